@@ -1,0 +1,67 @@
+# Everything here starts from a fresh clone: Python >= 3.11, a C compiler and make. Targets make what they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+KERNELS := $(wildcard decoder/kernels/*.pyx decoder/kernels/*.pxi decoder/kernels/*.h)
+
+# The rooms must never be importable by their bare names from the repository root.
+export PYTHONSAFEPATH := 1
+
+define INSTALL
+$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Rondel needs Python 3.11 or newer; this is " + sys.version)'
+$(PYTHON) -m venv $(VENV)
+$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+endef
+COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
+
+.PHONY: help demo test lint types protos dist clean debug ext .venv
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo     a language model answers a question, its attention computed by a Rondel server'
+	@echo 'make test     the test suite'
+	@echo 'make lint     ruff: rules and formatting'
+	@echo 'make types    mypy --strict, and stubtest of the compiled modules'
+	@echo 'make protos   regenerate the code made from proto/'
+	@echo 'make dist     sdist and wheel in dist/, checked'
+	@echo 'make debug    rebuild the kernels with checks on (make ext puts the fast ones back)'
+	@echo 'make clean    remove everything that make has made'
+
+# One stamp: a changed pyproject.toml or setup.py installs again, a changed kernel source only compiles.
+$(VENV)/.built: pyproject.toml setup.py $(KERNELS)
+	$(if $(filter pyproject.toml setup.py,$?),$(INSTALL),$(COMPILE))
+	@touch $@
+
+.venv: $(VENV)/.built
+
+demo: .venv
+	$(BIN)/rondel model pull smollm2-135m
+	$(BIN)/rondel demo
+
+test: .venv
+	$(BIN)/python -m pytest
+
+lint: .venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv
+	$(BIN)/mypy
+	$(BIN)/python scripts/check_stubs.py
+
+protos: .venv
+	$(BIN)/python scripts/gen_protos.py
+
+dist: .venv
+	$(BIN)/python scripts/check_dist.py
+
+debug: .venv
+	RONDEL_DEBUG=1 $(COMPILE)
+
+ext: .venv
+	$(COMPILE)
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find client decoder server proto scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +

@@ -1,0 +1,239 @@
+"""Clients for asyncio: the twins of sync.py, of the same names and meaning. One event loop per client."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Literal, Self, Unpack, overload
+
+import grpc
+import grpc.aio
+
+from rondel.client import calls, generation, operations
+from rondel.client.calls import Call
+from rondel.client.channels import AsyncChannel
+from rondel.client.core import StreamCore
+from rondel.client.generation import Event, GenerateOptions, Model, Prompt
+from rondel.client.operations import pack
+from rondel.client.values import Array, ServerInfo, StepOutcome, StreamStats
+from rondel.decoder.errors import RondelError
+from rondel.decoder.spec import StreamSpec
+from rondel.v1 import attention_pb2 as pb
+
+
+class AsyncStream(StreamCore):
+    """A stream of a remote server. Made by ``AsyncAttentionClient.open``; see ``sync.Stream``.
+
+    A cancelled call may or may not have been carried out; making it again is right in either case.
+    """
+
+    def __init__(
+        self, channel: AsyncChannel, reply: pb.OpenStreamResponse, opened: dict[str, StreamCore]
+    ) -> None:
+        super().__init__(reply, opened)
+        self._channel = channel
+
+    async def append(self, layer: int, k: Array, v: Array) -> int:
+        """Store k [n, Hkv, Dk] and v [n, Hkv, Dv]; the layer's new length."""
+        return await self._channel.run(self._append(layer, k, v))
+
+    async def append_all(self, k: Array, v: Array) -> int:
+        """Store k [layers, n, Hkv, Dk] and v [layers, n, Hkv, Dv]; the stream's new length."""
+        return await self._channel.run(self._append_all(k, v))
+
+    @overload
+    async def attend(
+        self, layer: int, q: Array, *, position: int | None = ..., return_lse: Literal[False] = ...
+    ) -> Array: ...
+    @overload
+    async def attend(
+        self, layer: int, q: Array, *, position: int | None = ..., return_lse: Literal[True]
+    ) -> tuple[Array, Array]: ...
+    async def attend(
+        self, layer: int, q: Array, *, position: int | None = None, return_lse: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Attend from q [N, Hq, Dk], its first row at ``position``; out [N, Hq, Dv], and lse [N, Hq]."""
+        return pack(await self._channel.run(self._attend(layer, q, position, return_lse)))
+
+    @overload
+    async def step(
+        self, layer: int, q: Array, k: Array, v: Array, *, return_lse: Literal[False] = ...
+    ) -> Array: ...
+    @overload
+    async def step(
+        self, layer: int, q: Array, k: Array, v: Array, *, return_lse: Literal[True]
+    ) -> tuple[Array, Array]: ...
+    async def step(
+        self, layer: int, q: Array, k: Array, v: Array, *, return_lse: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Store k and v, and attend from q at the same positions, in one call."""
+        return pack(await self._channel.run(self._step(layer, q, k, v, return_lse)))
+
+    async def step_all(self, q: Array, k: Array, v: Array) -> Array:
+        """``step`` for all layers: q, k, v [layers, n, heads, dim]; one call per layer and chunk."""
+        return await self._channel.run(self._step_all(q, k, v))
+
+    async def truncate(self, length: int) -> None:
+        """Take tokens off the end. Raises RollbackTooDeep, SequenceGap, StaleGeneration."""
+        await self._channel.run(self._truncate(length))
+
+    async def stats(self) -> StreamStats:
+        """What the stream holds on the server."""
+        return await self._channel.run(self._stats())
+
+    async def close(self) -> None:
+        """End the stream and give its memory back. Closing again does nothing."""
+        await self._channel.run(self.close_steps())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        with suppress(RondelError):  # the first error is the one to see
+            await self.close()
+
+
+class _AsyncClosing(ABC):
+    """Closed when its ``async with`` block ends."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End it. Closing again does nothing."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class _AsyncClient(_AsyncClosing):
+    def __init__(self, target: str, *, timeout: float = calls.DEFAULT_TIMEOUT) -> None:
+        self._channel = AsyncChannel(target, timeout)
+
+    @property
+    def target(self) -> str:
+        """The server's address, as it was given."""
+        return self._channel.target
+
+    async def close(self) -> None:
+        """End the connection and whatever still runs on it. Closing again does nothing."""
+        await self._channel.close()
+
+
+class AsyncAttentionClient(_AsyncClient):
+    """Opens streams on a server at ``host:port`` or ``unix:/path``; connects at the first call.
+
+    ``timeout``: seconds for a call, its retries included. May be used by many tasks of one loop at once.
+    """
+
+    def __init__(self, target: str, *, timeout: float = calls.DEFAULT_TIMEOUT) -> None:
+        super().__init__(target, timeout=timeout)
+        self._opened: dict[str, StreamCore] = {}
+
+    async def open(self, spec: StreamSpec) -> AsyncStream:
+        """Open an empty stream. Raises InvalidSpec, BudgetExceeded, QuotaExceeded."""
+        return AsyncStream(self._channel, await self._channel.run(operations.open_stream(spec)), self._opened)
+
+    async def info(self) -> ServerInfo:
+        """What the server is and allows."""
+        return await self._channel.run(operations.server_info())
+
+    async def step_batch(
+        self,
+        layer: int,
+        streams: Sequence[AsyncStream],
+        qs: Sequence[Array],
+        ks: Sequence[Array],
+        vs: Sequence[Array],
+        *,
+        return_lse: bool = False,
+    ) -> list[StepOutcome]:
+        """``step`` one layer of many streams in one call; each has its own output or error."""
+        return await self._channel.run(operations.step_batch(layer, streams, qs, ks, vs, return_lse))
+
+    async def close(self) -> None:
+        """Close the streams that are still open, then the connection. Closing again does nothing."""
+        for steps in operations.close_all(self._opened):
+            with suppress(RondelError):  # an unreachable server frees them when their lease ends
+                await self._channel.run(steps)
+        await super().close()
+
+
+class AsyncGeneration(AsyncIterator[Event], _AsyncClosing):
+    """A running generation: iterate for its events, or over ``text()`` for its text alone.
+
+    Closing it, leaving its ``async with`` block or forgetting it cancels the call, and the server stops.
+    """
+
+    def __init__(self, channel: AsyncChannel, call: Call, timeout: float) -> None:
+        self._channel = channel
+        self._closed = False
+        self._replies = channel.start(call, timeout)
+
+    async def __anext__(self) -> Event:
+        while not self._closed:
+            try:
+                reply = await self._replies.read()
+            except grpc.aio.AioRpcError as failure:
+                raise self._channel.error(failure) from None
+            except asyncio.CancelledError as cancelled:
+                self._replies.cancel()
+                raise self._channel.cancelled(cancelled) from None
+            if reply is grpc.aio.EOF:
+                break
+            event = generation.read_event(reply)
+            if event is not None:
+                return event
+        raise StopAsyncIteration
+
+    async def text(self) -> AsyncIterator[str]:
+        """The pieces of the answer, as they come."""
+        async for event in self:
+            if not isinstance(event, generation.Started) and event.text:
+                yield event.text
+
+    async def close(self) -> None:
+        """Cancel what is left. Closing again, or after the end, does nothing."""
+        self._closed = True
+        self._replies.cancel()
+
+    def __del__(self) -> None:
+        # grpc.aio keeps and runs a call that nobody holds any more (grpc issue 43462).
+        replies = getattr(self, "_replies", None)  # absent when starting the call failed
+        if replies is not None:
+            with suppress(RuntimeError):  # the loop is closed, and the call with it
+                replies.cancel()
+
+
+class AsyncGenerationClient(_AsyncClient):
+    """Has a server's language model continue prompts. ``timeout`` as for AsyncAttentionClient."""
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        timeout: float = calls.DEFAULT_GENERATION_TIMEOUT,
+        **options: Unpack[GenerateOptions],
+    ) -> AsyncGeneration:
+        """Start a generation: text is continued as it is, (role, content) pairs through the chat template.
+
+        ``timeout`` is for the whole of it, in seconds. Raises InvalidSpec or InvalidRequest for options
+        that cannot be sent; the server's errors are raised by the iteration.
+        """
+        call = generation.generate_call(prompt, options)
+        return AsyncGeneration(self._channel, call, calls.checked_timeout(timeout))
+
+    async def models(self) -> list[Model]:
+        """The server's models; the first is its default."""
+        return await self._channel.run(generation.list_models())

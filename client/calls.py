@@ -1,0 +1,127 @@
+"""What sync.py and aio.py have in common below the streams: methods, deadlines, retries, channel options."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast
+
+from google.protobuf.message import Message
+
+from rondel.decoder.errors import DeadlineExpired, InvalidSpec, RondelError, ServerUnavailable
+from rondel.v1 import attention_pb2 as pb
+from rondel.v1 import generation_pb2 as gen
+
+Request = TypeVar("Request", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+Result = TypeVar("Result")
+
+DEFAULT_TIMEOUT: Final = 30.0
+"""Seconds for a call, its retries included, unless the client was made with another number."""
+
+DEFAULT_GENERATION_TIMEOUT: Final = 600.0
+"""Seconds for a whole generation."""
+
+MAX_MESSAGE_BYTES: Final = 64 << 20
+"""Largest message that a client sends or takes. The server has its own limit, usually the smaller."""
+
+ATTEMPTS: Final = 5
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+
+CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # Idle streams stay usable through firewalls; servers of ours allow a ping every ten seconds.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # The default waits a second before it looks again for a server that has just restarted.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Request, Reply]):
+    """A method of the contract."""
+
+    path: str
+    request: type[Request]
+    reply: type[Reply]
+
+
+_ATTENTION: Final = "/rondel.v1.AttentionService"
+_GENERATION: Final = "/rondel.v1.GenerationService"
+
+OPEN: Final = Method(f"{_ATTENTION}/OpenStream", pb.OpenStreamRequest, pb.OpenStreamResponse)
+APPEND: Final = Method(f"{_ATTENTION}/AppendToken", pb.AppendTokenRequest, pb.AppendTokenResponse)
+ATTEND: Final = Method(f"{_ATTENTION}/Attend", pb.AttendRequest, pb.AttendResponse)
+STEP: Final = Method(f"{_ATTENTION}/Step", pb.StepRequest, pb.StepResponse)
+TRUNCATE: Final = Method(f"{_ATTENTION}/TruncateStream", pb.TruncateStreamRequest, pb.TruncateStreamResponse)
+GET: Final = Method(f"{_ATTENTION}/GetStream", pb.GetStreamRequest, pb.GetStreamResponse)
+CLOSE: Final = Method(f"{_ATTENTION}/CloseStream", pb.CloseStreamRequest, pb.CloseStreamResponse)
+INFO: Final = Method(f"{_ATTENTION}/GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoResponse)
+GENERATE: Final = Method(f"{_GENERATION}/Generate", gen.GenerateRequest, gen.GenerateResponse)
+MODELS: Final = Method(f"{_GENERATION}/ListModels", gen.ListModelsRequest, gen.ListModelsResponse)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that is to be sent, and by which method."""
+
+    method: Method[Any, Any]
+    request: Message
+
+
+Steps = Generator[Call, Message, Result]
+"""An operation without its input and output: yields calls, is sent their replies, returns its result.
+
+sync.py and aio.py drive it; a failed call is thrown in. So each operation is written once.
+"""
+
+
+def ask(method: Method[Request, Reply], request: Request) -> Steps[Reply]:
+    """One call, as a step of an operation."""
+    return cast(Reply, (yield Call(method, request)))
+
+
+class Attempts:
+    """The tries of one call: what time is left, and whether a failure may be tried again.
+
+    Only an unreachable server is tried again. That is safe for every request that we send: those that
+    change a stream say where they belong or carry a request id, so the server knows one it has seen.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._deadline = time.monotonic() + timeout
+        self._timeout = timeout
+        self._made = 0
+
+    def begin(self) -> float:
+        """Count a try; the seconds it may take. Raises DeadlineExpired."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise DeadlineExpired(f"no answer within {self._timeout:g} s", timeout=f"{self._timeout:g}")
+        self._made += 1
+        return left
+
+    def pause(self, error: RondelError) -> float:
+        """Seconds to wait before the next try; raises ``error`` when there is to be none."""
+        if not isinstance(error, ServerUnavailable) or self._made >= ATTEMPTS:
+            raise error
+        longest: float = min(FIRST_PAUSE * 2 ** (self._made - 1), LONGEST_PAUSE)
+        pause = longest * random.uniform(0.5, 1.0)  # clients of one server must not come back in step
+        if time.monotonic() + pause >= self._deadline:
+            raise error
+        return pause
+
+
+def checked_timeout(timeout: float) -> float:
+    """A timeout in seconds that a client may be made with. Raises InvalidSpec."""
+    if not 0 < timeout < float("inf"):
+        raise InvalidSpec(f"timeout must be a positive number of seconds, got {timeout!r}", field="timeout")
+    return float(timeout)

@@ -1,0 +1,158 @@
+"""The two ways to send: a channel that waits, and one for asyncio. Everything else of a client is shared."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from rondel.client import calls
+from rondel.client.calls import Attempts, Call, Method, Steps
+from rondel.client.errors import from_call
+from rondel.decoder.errors import RondelError, ServerUnavailable
+
+Result = TypeVar("Result")
+
+
+class _Connection:
+    """What the two have in common: an address, and the methods that were called there."""
+
+    def __init__(self, target: str, timeout: float) -> None:
+        self.target = target
+        self._timeout = calls.checked_timeout(timeout)
+        self._methods: dict[str, Callable[..., Any]] = {}
+        self._closed = False
+
+    def _method(self, channel: Any, kind: str, method: Method[Any, Any]) -> Callable[..., Any]:
+        if self._closed:
+            raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
+        made = self._methods.get(method.path)
+        if made is None:
+            made = self._methods[method.path] = getattr(channel, kind)(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.reply.FromString,
+            )
+        return made
+
+    def _meaning(self, failure: grpc.Call | grpc.aio.AioRpcError) -> RondelError:
+        return from_call(failure.code(), failure.details(), failure.trailing_metadata(), target=self.target)
+
+
+class Channel(_Connection):
+    """A connection: sends calls, tries them again where that helps, raises what the server meant."""
+
+    def __init__(self, target: str, timeout: float) -> None:
+        super().__init__(target, timeout)
+        self._channel = grpc.insecure_channel(target, options=calls.CHANNEL_OPTIONS)
+
+    def run(self, steps: Steps[Result]) -> Result:
+        """Carry out an operation of core.py."""
+        with closing(steps):
+            try:
+                call = next(steps)
+                while True:
+                    try:
+                        reply = self._send(call)
+                    except RondelError as error:
+                        call = steps.throw(error)
+                    else:
+                        call = steps.send(reply)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+
+    def start(self, call: Call, timeout: float) -> Any:
+        """Begin a server-streaming call."""
+        return self._method(self._channel, "unary_stream", call.method)(call.request, timeout=timeout)
+
+    def error(self, failure: grpc.RpcError) -> RondelError:
+        """What a failed call meant."""
+        return self._meaning(cast(grpc.Call, failure))  # whatever a channel raises is one
+
+    def close(self) -> None:
+        self._closed = True
+        self._channel.close()
+
+    def _send(self, call: Call) -> Any:
+        send = self._method(self._channel, "unary_unary", call.method)
+        attempts = Attempts(self._timeout)
+        while True:
+            try:
+                return send(call.request, timeout=attempts.begin())
+            except grpc.RpcError as failure:
+                error = self.error(failure)
+            if self._closed:
+                raise error
+            time.sleep(attempts.pause(error))
+
+
+class AsyncChannel(_Connection):
+    """A connection; made at the first call, because grpc.aio binds it to the loop that runs then."""
+
+    def __init__(self, target: str, timeout: float) -> None:
+        super().__init__(target, timeout)
+        self._channel: grpc.aio.Channel | None = None
+
+    async def run(self, steps: Steps[Result]) -> Result:
+        """Carry out an operation of core.py."""
+        with closing(steps):
+            try:
+                call = next(steps)
+                while True:
+                    try:
+                        reply = await self._send(call)
+                    except RondelError as error:
+                        call = steps.throw(error)
+                    else:
+                        call = steps.send(reply)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+
+    def start(self, call: Call, timeout: float) -> Any:
+        """Begin a server-streaming call."""
+        return self._method(self._connected(), "unary_stream", call.method)(call.request, timeout=timeout)
+
+    def error(self, failure: grpc.aio.AioRpcError) -> RondelError:
+        """What a failed call meant."""
+        return self._meaning(failure)
+
+    def cancelled(self, error: asyncio.CancelledError) -> BaseException:
+        """What to raise: grpc.aio raises CancelledError also when only the call was cancelled."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            return error
+        return ServerUnavailable(f"the call to {self.target} was cancelled", target=self.target)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _send(self, call: Call) -> Any:
+        send = self._method(self._connected(), "unary_unary", call.method)
+        attempts = Attempts(self._timeout)
+        while True:
+            running = send(call.request, timeout=attempts.begin())
+            try:
+                return await running
+            except grpc.aio.AioRpcError as failure:
+                error = self.error(failure)
+            except asyncio.CancelledError as cancelled:
+                raise self.cancelled(cancelled) from None
+            finally:
+                running.cancel()  # a call that nobody waits for is neither collected nor ended by grpc.aio
+            if self._closed:
+                raise error
+            await asyncio.sleep(attempts.pause(error))
+
+    def _connected(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.target, options=calls.CHANNEL_OPTIONS)
+        return self._channel

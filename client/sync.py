@@ -1,0 +1,228 @@
+"""Clients that wait. The asyncio twins are in aio.py; what both have in common is in core.py."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Literal, Self, Unpack, overload
+
+import grpc
+
+from rondel.client import calls, generation, operations
+from rondel.client.calls import Call
+from rondel.client.channels import Channel
+from rondel.client.core import StreamCore
+from rondel.client.generation import Event, GenerateOptions, Model, Prompt
+from rondel.client.operations import pack
+from rondel.client.values import Array, ServerInfo, StepOutcome, StreamStats
+from rondel.decoder.errors import RondelError
+from rondel.decoder.spec import StreamSpec
+from rondel.v1 import attention_pb2 as pb
+
+
+class Stream(StreamCore):
+    """A stream of a remote server. Made by ``AttentionClient.open``; offers what a DecoderSession does.
+
+    Every call may raise the errors of the session's call of that name, and ServerUnavailable,
+    DeadlineExpired, Overloaded or Draining. After any of them the call may simply be made again.
+    """
+
+    def __init__(self, channel: Channel, reply: pb.OpenStreamResponse, opened: dict[str, StreamCore]) -> None:
+        super().__init__(reply, opened)
+        self._channel = channel
+
+    def append(self, layer: int, k: Array, v: Array) -> int:
+        """Store k [n, Hkv, Dk] and v [n, Hkv, Dv]; the layer's new length."""
+        return self._channel.run(self._append(layer, k, v))
+
+    def append_all(self, k: Array, v: Array) -> int:
+        """Store k [layers, n, Hkv, Dk] and v [layers, n, Hkv, Dv]; the stream's new length."""
+        return self._channel.run(self._append_all(k, v))
+
+    @overload
+    def attend(
+        self, layer: int, q: Array, *, position: int | None = ..., return_lse: Literal[False] = ...
+    ) -> Array: ...
+    @overload
+    def attend(
+        self, layer: int, q: Array, *, position: int | None = ..., return_lse: Literal[True]
+    ) -> tuple[Array, Array]: ...
+    def attend(
+        self, layer: int, q: Array, *, position: int | None = None, return_lse: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Attend from q [N, Hq, Dk], its first row at ``position``; out [N, Hq, Dv], and lse [N, Hq]."""
+        return pack(self._channel.run(self._attend(layer, q, position, return_lse)))
+
+    @overload
+    def step(
+        self, layer: int, q: Array, k: Array, v: Array, *, return_lse: Literal[False] = ...
+    ) -> Array: ...
+    @overload
+    def step(
+        self, layer: int, q: Array, k: Array, v: Array, *, return_lse: Literal[True]
+    ) -> tuple[Array, Array]: ...
+    def step(
+        self, layer: int, q: Array, k: Array, v: Array, *, return_lse: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Store k and v, and attend from q at the same positions, in one call."""
+        return pack(self._channel.run(self._step(layer, q, k, v, return_lse)))
+
+    def step_all(self, q: Array, k: Array, v: Array) -> Array:
+        """``step`` for all layers: q, k, v [layers, n, heads, dim]; one call per layer and chunk."""
+        return self._channel.run(self._step_all(q, k, v))
+
+    def truncate(self, length: int) -> None:
+        """Take tokens off the end. Raises RollbackTooDeep, SequenceGap, StaleGeneration."""
+        self._channel.run(self._truncate(length))
+
+    def stats(self) -> StreamStats:
+        """What the stream holds on the server."""
+        return self._channel.run(self._stats())
+
+    def close(self) -> None:
+        """End the stream and give its memory back. Closing again does nothing."""
+        self._channel.run(self.close_steps())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with suppress(RondelError):  # the first error is the one to see
+            self.close()
+
+
+class _Closing(ABC):
+    """Closed when its ``with`` block ends."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it. Closing again does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Client(_Closing):
+    def __init__(self, target: str, *, timeout: float = calls.DEFAULT_TIMEOUT) -> None:
+        self._channel = Channel(target, timeout)
+
+    @property
+    def target(self) -> str:
+        """The server's address, as it was given."""
+        return self._channel.target
+
+    def close(self) -> None:
+        """End the connection and whatever still runs on it. Closing again does nothing."""
+        self._channel.close()
+
+
+class AttentionClient(_Client):
+    """Opens streams on a server at ``host:port`` or ``unix:/path``; connects at the first call.
+
+    ``timeout``: seconds for a call, its retries included. May be used by many threads at once.
+    """
+
+    def __init__(self, target: str, *, timeout: float = calls.DEFAULT_TIMEOUT) -> None:
+        super().__init__(target, timeout=timeout)
+        self._opened: dict[str, StreamCore] = {}
+
+    def open(self, spec: StreamSpec) -> Stream:
+        """Open an empty stream. Raises InvalidSpec, BudgetExceeded, QuotaExceeded."""
+        return Stream(self._channel, self._channel.run(operations.open_stream(spec)), self._opened)
+
+    def info(self) -> ServerInfo:
+        """What the server is and allows."""
+        return self._channel.run(operations.server_info())
+
+    def step_batch(
+        self,
+        layer: int,
+        streams: Sequence[Stream],
+        qs: Sequence[Array],
+        ks: Sequence[Array],
+        vs: Sequence[Array],
+        *,
+        return_lse: bool = False,
+    ) -> list[StepOutcome]:
+        """``step`` one layer of many streams in one call; each has its own output or error."""
+        return self._channel.run(operations.step_batch(layer, streams, qs, ks, vs, return_lse))
+
+    def close(self) -> None:
+        """Close the streams that are still open, then the connection. Closing again does nothing."""
+        for steps in operations.close_all(self._opened):
+            with suppress(RondelError):  # an unreachable server frees them when their lease ends
+                self._channel.run(steps)
+        super().close()
+
+
+class Generation(Iterator[Event], _Closing):
+    """A running generation: iterate for its events, or over ``text()`` for its text alone.
+
+    Closing it, leaving its ``with`` block or forgetting it cancels the call, and the server stops.
+    """
+
+    def __init__(self, channel: Channel, call: Call, timeout: float) -> None:
+        self._channel = channel
+        self._closed = False
+        self._replies = channel.start(call, timeout)
+
+    def __next__(self) -> Event:
+        while not self._closed:
+            try:
+                event = generation.read_event(next(self._replies))
+            except grpc.RpcError as failure:
+                raise self._channel.error(failure) from None
+            if event is not None:
+                return event
+        raise StopIteration
+
+    def text(self) -> Iterator[str]:
+        """The pieces of the answer, as they come."""
+        for event in self:
+            if not isinstance(event, generation.Started) and event.text:
+                yield event.text
+
+    def close(self) -> None:
+        """Cancel what is left. Closing again, or after the end, does nothing."""
+        self._closed = True
+        self._replies.cancel()
+
+    def __del__(self) -> None:
+        replies = getattr(self, "_replies", None)  # absent when starting the call failed
+        if replies is not None:
+            replies.cancel()
+
+
+class GenerationClient(_Client):
+    """Has a server's language model continue prompts. ``timeout`` as for AttentionClient."""
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        timeout: float = calls.DEFAULT_GENERATION_TIMEOUT,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """Start a generation: text is continued as it is, (role, content) pairs through the chat template.
+
+        ``timeout`` is for the whole of it, in seconds. Raises InvalidSpec or InvalidRequest for options
+        that cannot be sent; the server's errors are raised by the iteration.
+        """
+        call = generation.generate_call(prompt, options)
+        return Generation(self._channel, call, calls.checked_timeout(timeout))
+
+    def models(self) -> list[Model]:
+        """The server's models; the first is its default."""
+        return self._channel.run(generation.list_models())

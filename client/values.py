@@ -1,0 +1,58 @@
+"""What clients give back: plain frozen values, the same for both twins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rondel.decoder.errors import RondelError
+
+Array = NDArray[np.float32]
+"""float32, C order. Keys and values may be float16 as well; they are widened on arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server is and allows; sizes in bytes."""
+
+    version: str
+    tier: str
+    epoch: int
+    threads: int
+    streams: int
+    budget: int
+    reserved: int
+    resident: int
+    max_message_bytes: int
+    max_streams: int
+    max_queue_bytes: int
+    max_step_items: int
+    idle_lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """What a stream holds on the server; sizes in bytes."""
+
+    length: int
+    layer_lengths: tuple[int, ...]
+    high_water: int
+    min_length: int
+    generation: int
+    bytes_reserved: int
+    bytes_resident: int
+    bits_per_value: float
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """One stream's part of a batch: its output, or why it has none."""
+
+    out: Array | None
+    """[tokens, query_heads, value_dim]; None when the item failed."""
+    lse: Array | None
+    """[tokens, query_heads], natural log; None unless asked for."""
+    error: RondelError | None

@@ -1,0 +1,222 @@
+"""One hard budget of memory for the caches of many streams.
+
+The budget is cut into units of 2 MiB. A slab is a run of units that serves pages of one size; a reservation
+claims slabs so that every page it names has a place. So growth never fails: a stream is refused when it
+opens, not when it is nine thousand tokens long. When the last page of a slab is given back and no
+reservation needs it, its memory goes back to the system.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from rondel.decoder.cache.layout import round_up
+from rondel.decoder.errors import BudgetExceeded, InvalidSpec
+
+UNIT: Final = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaStats:
+    """Bytes: the whole budget, what reservations have claimed of it, and pages in use."""
+
+    budget: int
+    reserved: int
+    resident: int
+
+
+@dataclass(slots=True)
+class _Slab:
+    unit: int
+    fresh: list[int]
+    used_before: list[int] = field(default_factory=list)
+    in_use: int = 0
+
+
+@dataclass(slots=True)
+class _Pool:
+    """All slabs of one page size."""
+
+    page_bytes: int
+    promised: int = 0
+    slabs: dict[int, _Slab] = field(default_factory=dict)
+
+    @property
+    def units(self) -> int:
+        return round_up(self.page_bytes, UNIT) // UNIT
+
+    @property
+    def pages_per_slab(self) -> int:
+        return self.units * UNIT // self.page_bytes
+
+    def slabs_for(self, pages: int) -> int:
+        return -(-pages // self.pages_per_slab)
+
+
+class Arena:
+    """Memory for pages, at most ``budget`` bytes of it (rounded down to 2 MiB).
+
+    Safe to use from several threads. Offsets that it hands out are relative to :attr:`base`.
+
+    Raises:
+        InvalidSpec: the budget is below 2 MiB or the system refuses to map it.
+    """
+
+    def __init__(self, budget: int) -> None:
+        if isinstance(budget, bool) or not isinstance(budget, int) or budget < UNIT:
+            raise InvalidSpec(
+                f"budget must be an integer of at least {UNIT} bytes, got {budget!r}", field="budget"
+            )
+        self._units = budget // UNIT
+        try:
+            self._map = mmap.mmap(-1, (self._units + 1) * UNIT, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError, ValueError) as error:
+            raise InvalidSpec(f"the system refuses to map {budget} bytes: {error}", field="budget") from error
+        everything = np.frombuffer(self._map, dtype=np.uint8)
+        # The mapping has one unit to spare: slabs start on a multiple of 2 MiB, as huge pages need.
+        self._lead = -everything.ctypes.data % UNIT
+        self._bytes = everything[self._lead : self._lead + self._units * UNIT]
+        self.base: Final[int] = self._bytes.ctypes.data
+        self._unit_taken = bytearray(self._units)
+        self._pools: dict[int, _Pool] = {}
+        self._resident = 0
+        self._lock = threading.Lock()
+
+    def stats(self) -> ArenaStats:
+        """How much is claimed and used now."""
+        with self._lock:
+            return ArenaStats(self._units * UNIT, sum(self._unit_taken) * UNIT, self._resident)
+
+    def reserve(self, demand: Mapping[int, int]) -> Reservation:
+        """Promise pages: ``demand`` maps a page size in bytes to a number of pages.
+
+        Raises:
+            BudgetExceeded: there is no room; nothing was claimed.
+        """
+        claimed: list[tuple[_Pool, _Slab]] = []
+        with self._lock:
+            for page_bytes, pages in demand.items():
+                pool = self._pools.setdefault(page_bytes, _Pool(page_bytes))
+                for _ in range(max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))):
+                    unit = self._find_units(pool.units)
+                    if unit is None:
+                        for owner, slab in claimed:
+                            self._drop_slab(owner, slab)
+                        raise self._refusal(demand)
+                    claimed.append((pool, self._add_slab(pool, unit)))
+            for page_bytes, pages in demand.items():
+                self._pools[page_bytes].promised += pages
+        return Reservation(self, dict(demand))
+
+    def _refusal(self, demand: Mapping[int, int]) -> BudgetExceeded:
+        requested = sum(size * pages for size, pages in demand.items())
+        available = self._unit_taken.count(0) * UNIT
+        return BudgetExceeded(
+            f"the stream needs {requested} bytes of cache, the arena has {available} of "
+            f"{self._units * UNIT} unclaimed (in slabs of {UNIT})",
+            requested=requested,
+            available=available,
+        )
+
+    def _find_units(self, count: int) -> int | None:
+        found = self._unit_taken.find(bytes(count))
+        return None if found < 0 else found
+
+    def _add_slab(self, pool: _Pool, unit: int) -> _Slab:
+        self._unit_taken[unit : unit + pool.units] = b"\1" * pool.units
+        first = unit * UNIT
+        offsets = [first + i * pool.page_bytes for i in range(pool.pages_per_slab)]
+        slab = _Slab(unit, offsets[::-1])
+        pool.slabs[unit] = slab
+        return slab
+
+    def _drop_slab(self, pool: _Pool, slab: _Slab) -> None:
+        del pool.slabs[slab.unit]
+        self._unit_taken[slab.unit : slab.unit + pool.units] = bytes(pool.units)
+        if slab.used_before:
+            self._map.madvise(mmap.MADV_DONTNEED, self._lead + slab.unit * UNIT, pool.units * UNIT)
+
+    def _take(self, page_bytes: int) -> int:
+        with self._lock:
+            pool = self._pools[page_bytes]
+            slab = max((s for s in pool.slabs.values() if s.fresh or s.used_before), key=lambda s: s.in_use)
+            slab.in_use += 1
+            self._resident += page_bytes
+            if slab.used_before:
+                offset = slab.used_before.pop()
+                # A page never shows its next owner what its last one stored.
+                self._bytes[offset : offset + page_bytes] = 0
+                return offset
+            return slab.fresh.pop()
+
+    def _release(self, demand: Mapping[int, int], taken: Mapping[int, list[int]]) -> None:
+        with self._lock:
+            for page_bytes, pages in demand.items():
+                pool = self._pools[page_bytes]
+                for offset in taken.get(page_bytes, ()):
+                    slab = pool.slabs[self._slab_of(pool, offset)]
+                    slab.used_before.append(offset)
+                    slab.in_use -= 1
+                    self._resident -= page_bytes
+                pool.promised -= pages
+                spare = len(pool.slabs) - pool.slabs_for(pool.promised)
+                for slab in [s for s in pool.slabs.values() if s.in_use == 0][:spare]:
+                    self._drop_slab(pool, slab)
+                if not pool.slabs:
+                    del self._pools[page_bytes]
+
+    def _slab_of(self, pool: _Pool, offset: int) -> int:
+        unit = offset // UNIT
+        while unit not in pool.slabs:  # a page above 2 MiB, or one across a unit border of its slab
+            unit -= 1
+        return unit
+
+
+class Reservation:
+    """The pages that one stream may take."""
+
+    def __init__(self, arena: Arena, demand: dict[int, int]) -> None:
+        self._arena = arena
+        self._demand = demand
+        self._taken: dict[int, list[int]] = {size: [] for size in demand}
+        self._open = True
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of all pages promised."""
+        return sum(size * pages for size, pages in self._demand.items()) if self._open else 0
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the pages taken."""
+        return sum(size * len(offsets) for size, offsets in self._taken.items())
+
+    def take(self, page_bytes: int) -> int:
+        """Offset of one zeroed page; never fails within what was promised.
+
+        Raises:
+            BudgetExceeded: more pages than were promised.
+        """
+        taken = self._taken[page_bytes]
+        if len(taken) >= self._demand[page_bytes]:
+            raise BudgetExceeded(
+                f"all {len(taken)} promised pages of {page_bytes} bytes are taken",
+                requested=page_bytes,
+                available=0,
+            )
+        offset = self._arena._take(page_bytes)
+        taken.append(offset)
+        return offset
+
+    def release(self) -> None:
+        """Give every page and the promise back. Doing it twice is harmless."""
+        if self._open:
+            self._open = False
+            self._arena._release(self._demand, self._taken)
+            self._taken = {}

@@ -1,0 +1,146 @@
+"""How far a stream reaches: lengths of its layers, what its rings still hold, and the rules between them.
+
+Integers only. Nothing here touches stored data; a check that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rondel.decoder.cache.layout import RingLayout
+from rondel.decoder.errors import (
+    ChunkTooLong,
+    DuplicateTooOld,
+    LengthExceeded,
+    RollbackTooDeep,
+    SequenceGap,
+    WindowEvicted,
+)
+from rondel.decoder.spec import StreamSpec
+
+
+class StreamExtent:
+    """Lengths, high water and generation of one stream; ``layouts`` has one ring layout per layer group."""
+
+    def __init__(self, spec: StreamSpec, layouts: Sequence[RingLayout]) -> None:
+        self._spec = spec
+        self._layouts = layouts
+        self._lengths = [0] * spec.layers
+        self.length = 0
+        self.high_water = 0
+        self.generation = 0
+
+    def layer_length(self, layer: int) -> int:
+        """Tokens that one layer has."""
+        return self._lengths[layer]
+
+    @property
+    def min_length(self) -> int:
+        """The smallest length that a truncate may ask for. Dropping what is not committed is always allowed."""
+        limits = [
+            min(self.length, self.high_water - layout.group.reserve)
+            for layout in self._layouts
+            if layout.wraps_at(self.high_water)
+        ]
+        return max(limits, default=0)
+
+    @property
+    def room(self) -> int:
+        """Tokens that every layer may take before the next step, all layers being level; at least 1."""
+        return min(
+            (
+                max(layout.group.reserve + 1, layout.capacity + layout.group.sinks - self.length)
+                for layout in self._layouts
+                if layout.group.window is not None
+            ),
+            default=self._spec.length_limit,
+        )
+
+    def claim(self, length: int) -> None:
+        """Note that positions below ``length`` are about to be written: the first store of any change."""
+        self.high_water = max(self.high_water, length)
+
+    def advance(self, layer: int, length: int) -> None:
+        """Note that a layer has all tokens below ``length``: the last store of any change."""
+        self._lengths[layer] = length
+        self.length = min(self._lengths)
+
+    def truncate(self, length: int) -> None:
+        """Set every layer to ``length`` and begin a generation. Raises SequenceGap, RollbackTooDeep."""
+        if not 0 <= length <= self.length:
+            raise SequenceGap(
+                f"length must be from 0 to the stream's {self.length}, got {length}", expected=self.length
+            )
+        if length < self.min_length:
+            raise RollbackTooDeep(
+                f"the stream can be truncated to {self.min_length} at the least, got {length}",
+                limit=self.min_length,
+            )
+        self._lengths = [length] * self._spec.layers
+        self.length = length
+        self.generation += 1
+
+    def check_append(self, layers: Sequence[int], tokens: int) -> int:
+        """The position at which all of ``layers`` may take ``tokens`` more.
+
+        Raises:
+            SequenceGap: the layers are not level.
+            LengthExceeded: the stream would pass its max_length.
+            ChunkTooLong: a wrapped layer would run too far ahead. Never when ``layers`` are all layers of
+                the stream: those advance piece by piece, each piece committed.
+        """
+        start = self._lengths[layers[0]]
+        for layer in layers:
+            if self._lengths[layer] != start:
+                raise SequenceGap(
+                    f"layer {layer} has {self._lengths[layer]} tokens, layer {layers[0]} has {start}",
+                    expected=start,
+                )
+        end = start + tokens
+        if end > self._spec.length_limit:
+            raise LengthExceeded(
+                f"the stream holds at most {self._spec.length_limit} tokens, got {tokens} more than its {start}",
+                limit=self._spec.length_limit,
+            )
+        if len(layers) < self._spec.layers:
+            for index in {self._spec.group_index(layer) for layer in layers}:
+                self._check_lead(self._layouts[index], end)
+        return start
+
+    def _check_lead(self, layout: RingLayout, end: int) -> None:
+        limit, lead = layout.group.reserve + 1, end - self.length
+        if layout.wraps_at(end) and lead > limit:
+            raise ChunkTooLong(
+                f"a wrapped layer may be at most {limit} tokens ahead of the stream's {self.length}, got {lead}",
+                limit=limit,
+            )
+
+    def check_held(self, layer: int, position: int, tokens: int) -> None:
+        """Raises SequenceGap unless the layer has all of ``tokens`` positions from ``position`` on."""
+        held = self._lengths[layer]
+        if position < 0 or tokens < 0 or position + tokens > held:
+            raise SequenceGap(
+                f"layer {layer} holds {held} tokens, got positions {position} to {position + tokens - 1}",
+                expected=held,
+            )
+
+    def check_window(self, layer: int, position: int, rows: int) -> None:
+        """Raises SequenceGap, or WindowEvicted unless all that rows from ``position`` on see is stored."""
+        self.check_held(layer, position, rows)
+        layout = self._layouts[self._spec.group_index(layer)]
+        group, oldest = layout.group, layout.oldest_whole(self.high_water)
+        if group.window is None or oldest <= group.sinks or position < group.sinks:
+            return
+        if position - group.window + 1 < oldest:
+            first = oldest + group.window - 1
+            raise WindowEvicted(
+                f"the window of position {position} is no longer whole, that of {first} is", oldest=first
+            )
+
+    def check_stored(self, layer: int, position: int, tokens: int) -> None:
+        """Raises SequenceGap, or DuplicateTooOld unless these positions are still stored."""
+        self.check_held(layer, position, tokens)
+        layout = self._layouts[self._spec.group_index(layer)]
+        oldest = layout.oldest_whole(self.high_water)
+        if max(position, layout.group.sinks) < min(oldest, position + tokens):
+            raise DuplicateTooOld(f"position {position} is no longer stored, {oldest} is", oldest=oldest)

@@ -1,0 +1,46 @@
+"""The rings of one layer group: page tables that fill as the stream grows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rondel.decoder.cache.arena import Reservation
+from rondel.decoder.cache.layout import RingLayout
+from rondel.decoder.spec import PAGE_SLOTS, LayerGroup
+
+
+class GroupRings:
+    """Page tables of all layers of a group. Placement only: no arithmetic on what is stored."""
+
+    def __init__(self, layout: RingLayout) -> None:
+        self.group: Final[LayerGroup] = layout.group
+        self.layout: Final = layout
+        self.words: Final[NDArray[np.int64]] = self.layout.words()
+        self._row_of = {layer: row for row, layer in enumerate(self.group.layers)}
+        # [layers of the group, 1 + ring pages]: sink page, then ring pages; -1 = not taken
+        self._tables = np.full((len(self.group.layers), 1 + self.layout.ring_pages), -1, dtype=np.int64)
+        self._pages_taken = 0
+
+    @property
+    def pages_taken(self) -> int:
+        """Ring and sink pages in use, over all layers."""
+        return int(np.count_nonzero(self._tables >= 0))
+
+    def table(self, layer: int) -> NDArray[np.int64]:
+        """The page table of one layer: byte offsets [1 + ring pages], sink page first."""
+        row: NDArray[np.int64] = self._tables[self._row_of[layer]]
+        return row
+
+    def grow(self, length: int, pages: Reservation) -> None:
+        """Take the pages that a stream of ``length`` tokens needs, for all layers at once."""
+        if self.layout.sink_page and length and self._tables[0, 0] < 0:
+            for table in self._tables:
+                table[0] = pages.take(self.layout.sink_page.page_bytes)
+        tokens = min(max(0, length - self.group.sinks), self.layout.capacity)
+        while self._pages_taken * PAGE_SLOTS < tokens:
+            self._pages_taken += 1
+            for table in self._tables:
+                table[self._pages_taken] = pages.take(self.layout.page.page_bytes)

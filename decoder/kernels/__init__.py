@@ -1,0 +1,88 @@
+"""The kernels: attention and quantisation over pages, one source compiled once per instruction set.
+
+    simd.h        vector primitives: the only code that differs between instruction sets
+    tiles.h       products of stored tiles with a block of rows (written over simd.h)
+    geometry.pxi  where a token's bytes are
+    store.pxi     quantise and place; read and compare
+    softmax.pxi   one row over one page
+    block.pxi     a block of rows: queries, working space, running state
+    attend.pxi    such a block over one kv head's ring; merging
+    api.pxi       the Python face
+    _base … _v4vnni.pyx   the tiers: they include all of the above; _cpu.pyx asks the processor
+
+A kernel takes pointers, sizes and page tables; it allocates nothing, raises nothing and knows no cache
+object. The tier is chosen once, at import: the best that the processor has, or the one that the
+environment variable ``RONDEL_TIER`` names (:class:`~rondel.decoder.errors.UnsupportedTier` if it cannot run).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Final, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rondel.decoder.errors import UnsupportedTier
+from rondel.decoder.kernels import _cpu
+
+Floats = NDArray[np.float32]
+Words = NDArray[np.int64]
+
+
+class Kernels(Protocol):
+    """What every tier module offers.
+
+    ``words`` is ``PageLayout.words()``, ``base`` the address that the page table's byte offsets are
+    relative to, ``table`` [1 + ring pages] the offsets (sink page first, -1 = not there), ``first`` the
+    position of the first token or row. Shapes: k [n, Hkv, Dk], v [n, Hkv, Dv], q [N, Hq, Dk],
+    out [N, Hq, Dv], lse [N, Hq]; all float32 and C-ordered.
+    """
+
+    def place(self, words: Words, base: int, table: Words, first: int, k: Floats, v: Floats) -> None:
+        """Store tokens."""
+
+    def same(self, words: Words, base: int, table: Words, first: int, k: Floats, v: Floats) -> bool:
+        """Whether the stored tokens have the bytes that k and v would be stored as."""
+
+    def read(self, words: Words, base: int, table: Words, first: int, k: Floats, v: Floats) -> None:
+        """Fill k and v with stored tokens, dequantised."""
+
+    def attend(
+        self,
+        words: Words,
+        base: int,
+        table: Words,
+        first: int,
+        scale: float,
+        q: Floats,
+        out: Floats,
+        lse: Floats,
+    ) -> None:
+        """Causal attention; fills out and lse."""
+
+    def in_range(self, x: Floats, limit: float) -> bool:
+        """Whether every element of x [n] is a number of magnitude at most ``limit``."""
+
+
+def available() -> tuple[str, ...]:
+    """The tiers that this processor can run, slowest first."""
+    return tuple(_cpu.supported())
+
+
+def load(tier: str) -> Kernels:
+    """The kernels of one tier. Raises UnsupportedTier if it is unknown or the processor lacks it."""
+    if tier not in available():
+        raise UnsupportedTier(
+            f"kernel tier must be one of {', '.join(available())} on this processor, got {tier!r}", tier=tier
+        )
+    # Not before the check: a tier's module initialisation is itself compiled for that tier.
+    return cast(Kernels, importlib.import_module(f"rondel.decoder.kernels._{tier}"))
+
+
+TIER: Final[str] = os.environ.get("RONDEL_TIER") or available()[-1]
+"""The tier in force."""
+
+KERNELS: Final[Kernels] = load(TIER)
+"""Its kernels."""

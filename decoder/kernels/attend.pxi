@@ -1,0 +1,223 @@
+# Attention of a block of rows over one kv head's ring: softmax(q·Kᵀ·scale) V by the online softmax
+# (arXiv 1805.02867), page by page, no N×M matrix.
+#
+# Loop order: kv head → block of rows → range of pages → page → (scores, weights, weighted sums). A page's
+# run for one kv head is contiguous and is read once for the whole block, that is for all query heads of the
+# group and up to BLOCK_ROWS product rows. A product row is one (query row, head of the group).
+#
+# Why a row's bits depend on nothing else: integer sums are exact, float work is done per row in slot
+# order, pages are merged within fixed ranges of RANGE_PAGES ring pages and the ranges then merged in order
+# (a range of one thread or of another machine would give the same partial). Empty parts are skipped.
+
+cdef extern from "tiles.h":
+    void product_i8(const int8_t*, int, int, const int16_t*, int64_t, int32_t*, int64_t, int) noexcept nogil
+    void product_f32(const float*, int, int, const float*, int64_t, float*, int64_t, int) noexcept nogil
+
+cdef extern from "math.h" nogil:
+    double log(double)
+    float sqrtf(float)
+
+# The block's scores over one page: [rows][PAGE_SLOTS], slots [start, end).
+cdef void score_page(const Geometry* g, Page* page, const char* run, int start, int end, Block* b) noexcept nogil:
+    cdef int tile
+    for tile in range(start // 16, end // 16):
+        if g.storage == STORE_FLOAT32:
+            product_f32(
+                <const float*>run + <int64_t>tile * g.key_pad * 16, 0, g.key_pad,
+                <const float*>b.queries, g.key_pad, <float*>b.scores + 16 * tile, PAGE_SLOTS, b.rows,
+            )
+        else:
+            product_i8(
+                <const int8_t*>run + <int64_t>tile * g.key_pad * 16, 0, g.key_pad // 2,
+                <const int16_t*>b.queries, g.key_pad, <int32_t*>b.scores + 16 * tile, PAGE_SLOTS, b.rows,
+            )
+
+# Whether the denominator so far, this page included and relative to its maximum, is below FEW_KEYS. It asks
+# the range at hand only, whose pages come in a fixed order.
+cdef inline bint few_keys(const Partial* state, int r, const PagePart* part) noexcept nogil:
+    if not 0 < part.sum < FEW_KEYS:
+        return False
+    return part.sum + state.sum[r] * exp2_one(min(state.most[r] - part.most, <float>60.0)) < FEW_KEYS
+
+cdef void weigh_page(const Geometry* g, Page* page, const char* run, int start, int end, Block* b) noexcept nogil:
+    cdef const uint16_t* scales
+    cdef float largest = 0.0, coarsest = 0.0
+    cdef int known_lo = -1, known_hi = -1
+    cdef int r, t, tile
+    if g.storage == STORE_FLOAT32:
+        for r in range(b.rows):
+            weigh_f32(<float*>b.scores + r * PAGE_SLOTS, b.row_scale[r], b.lo[r], b.hi[r], start, end,
+                      &b.parts[r])
+        return
+    scales = <const uint16_t*>(run + key_bytes(g, page.slots) + value_bytes(g, page.slots))
+    for t from start <= t < end by LANES:
+        vf_store(b.key_scales + t, vf_from_bf16(scales + t))
+    for r in range(b.rows):
+        if b.lo[r] >= b.hi[r]:
+            hide_row(start, end, b.weights + r * PAGE_SLOTS, &b.parts[r])
+            continue
+        if b.lo[r] != known_lo or b.hi[r] != known_hi:
+            known_lo, known_hi = b.lo[r], b.hi[r]
+            largest = value_weights(scales + page.slots, known_lo, known_hi, start, end, b.value_weight)
+            coarsest = largest_within(b.key_scales, known_lo, known_hi, start, end) * sqrtf(<float>g.key_dim)
+        b.parts[r].unit = largest / <float>WEIGHT_UNITS
+        weigh_i8(
+            <int32_t*>b.scores + r * PAGE_SLOTS, NULL, b.key_scales, b.value_weight, b.row_scale[r],
+            b.lo[r], b.hi[r], start, end,
+            b.exact + r * PAGE_SLOTS, b.weights + r * PAGE_SLOTS, &b.parts[r],
+        )
+        b.parts[r].fine = few_keys(&b.page_range, r, &b.parts[r])
+        if not b.parts[r].fine and not scores_too_coarse(b.row_scale[r] * coarsest):
+            continue
+        for tile in range(start // 16, end // 16):
+            product_i8(
+                <const int8_t*>run + <int64_t>tile * g.key_pad * 16, 0, g.key_pad // 2,
+                b.fine_queries + r * g.key_pad, g.key_pad, b.fine_scores + 16 * tile, PAGE_SLOTS, 1,
+            )
+        weigh_i8(
+            <int32_t*>b.scores + r * PAGE_SLOTS, b.fine_scores, b.key_scales, b.value_weight, b.row_scale[r],
+            b.lo[r], b.hi[r], start, end,
+            b.exact + r * PAGE_SLOTS, b.weights + r * PAGE_SLOTS, &b.parts[r],
+        )
+
+# The block's weighted sums of the page's values: [rows][Vp].
+cdef void sum_page(
+    const Geometry* g, Page* page, const char* values, int start, int end,
+    const void* weights, int rows, void* sums
+) noexcept nogil:
+    cdef int tile
+    for tile in range(g.value_pad // 16):
+        if g.storage == STORE_FLOAT32:
+            product_f32(
+                <const float*>values + <int64_t>tile * page.slots * 16, start, end - start,
+                <const float*>weights, PAGE_SLOTS, <float*>sums + 16 * tile, g.value_pad, rows,
+            )
+        else:
+            product_i8(
+                <const int8_t*>values + <int64_t>tile * page.slots * 16, start // 2, (end - start) // 2,
+                <const int16_t*>weights, PAGE_SLOTS, <int32_t*>sums + 16 * tile, g.value_pad, rows,
+            )
+
+cdef void merge_page(const Geometry* g, Page* page, const char* values, int start, int end, Block* b) noexcept nogil:
+    cdef Partial* state = &b.page_range
+    cdef PagePart* part
+    cdef float old_factor = 1.0, new_factor = 1.0
+    cdef vf value, before, unit, fine_unit = vf_set(<float>1.0 / FINE_UNITS)
+    cdef int64_t offset
+    cdef int r, c
+    for r in range(b.rows):
+        part = &b.parts[r]
+        if part.most == -INFINITY:
+            continue
+        if part.fine:
+            weigh_remainders(b.exact + r * PAGE_SLOTS, start, end, b.fine)
+            sum_page(g, page, values, start, end, b.fine, 1, b.fine_sums)
+        merge_factors(state.most[r], part.most, &old_factor, &new_factor)
+        state.most[r] = max(state.most[r], part.most)
+        state.sum[r] = state.sum[r] * old_factor + part.sum * new_factor
+        before = vf_set(old_factor)
+        unit = vf_set(new_factor * part.unit)
+        for c from 0 <= c < g.value_pad by LANES:
+            offset = <int64_t>r * g.value_pad + c
+            if g.storage == STORE_FLOAT32:
+                value = vf_load(<float*>b.sums + offset)
+            else:
+                value = vf_from_i32(<int32_t*>b.sums + offset)
+                if part.fine:
+                    value = vf_fma(vf_from_i32(b.fine_sums + c), fine_unit, value)
+            vf_store(state.acc + offset, vf_fma(value, unit, vf_mul(vf_load(state.acc + offset), before)))
+
+cdef void attend_page(const Geometry* g, Page* page, int head, Block* b) noexcept nogil:
+    cdef int start = PAGE_SLOTS, end = 0
+    cdef const char* run = page.at + head * page.run
+    cdef int r
+    for r in range(b.rows):
+        if b.lo[r] < b.hi[r]:
+            start = min(start, b.lo[r])
+            end = max(end, b.hi[r])
+    if start >= end:
+        return
+    start = start & ~15
+    end = (end + 15) & ~15
+    score_page(g, page, run, start, end, b)
+    weigh_page(g, page, run, start, end, b)
+    run = run + key_bytes(g, page.slots)
+    sum_page(g, page, run, start, end,
+             b.scores if g.storage == STORE_FLOAT32 else <void*>b.weights, b.rows, b.sums)
+    merge_page(g, page, run, start, end, b)
+
+cdef void merge_range(const Geometry* g, Block* b) noexcept nogil:
+    cdef Partial* new = &b.page_range
+    cdef Partial* total = &b.total
+    cdef float old_factor = 1.0, new_factor = 1.0
+    cdef vf before, after
+    cdef int64_t offset
+    cdef int r, c
+    for r in range(b.rows):
+        if new.most[r] == -INFINITY:
+            continue
+        offset = <int64_t>r * g.value_pad
+        if total.most[r] == -INFINITY:
+            total.most[r] = new.most[r]
+            total.sum[r] = new.sum[r]
+            memcpy(total.acc + offset, new.acc + offset, 4 * g.value_pad)
+            continue
+        merge_factors(total.most[r], new.most[r], &old_factor, &new_factor)
+        total.most[r] = max(total.most[r], new.most[r])
+        total.sum[r] = total.sum[r] * old_factor + new.sum[r] * new_factor
+        before = vf_set(old_factor)
+        after = vf_set(new_factor)
+        for c from 0 <= c < g.value_pad by LANES:
+            vf_store(
+                total.acc + offset + c,
+                vf_fma(vf_load(new.acc + offset + c), after, vf_mul(vf_load(total.acc + offset + c), before)),
+            )
+    clear_partial(g, b.rows, new)
+
+# Adding zero turns a -0 that rounding may have left into +0, so that not even its sign tells anything
+# about slots the row does not see.
+cdef void write_rows(
+    const Geometry* g, Block* b, int head, int64_t start, float* out, float* lse
+) noexcept nogil:
+    cdef int64_t flat, at
+    cdef int r, c
+    for r in range(b.rows):
+        flat = start + r
+        at = (flat // g.group) * g.kv_heads * g.group + head * g.group + flat % g.group
+        if b.total.most[r] == -INFINITY:
+            memset(out + at * g.value_dim, 0, 4 * g.value_dim)
+            lse[at] = -INFINITY
+            continue
+        for c in range(g.value_dim):
+            out[at * g.value_dim + c] = b.total.acc[r * g.value_pad + c] / b.total.sum[r] + <float>0.0
+        lse[at] = <float>((<double>b.total.most[r]) * 0.6931471805599453 + log(b.total.sum[r]))
+
+# q [rows, Hq, Dk] at positions first, first + 1, …; out [rows, Hq, Dv], lse [rows, Hq].
+cdef void attend_head(
+    const Geometry* g, char* base, const int64_t* table, int head, const float* q, int64_t first,
+    int64_t rows, float scale, Block* b, float* out, float* lse
+) noexcept nogil:
+    cdef int64_t start, ring_page, ring_pages
+    cdef Page page
+    cdef int r
+    for start from 0 <= start < rows * g.group by BLOCK_ROWS:
+        b.rows = <int>min(<int64_t>BLOCK_ROWS, rows * g.group - start)
+        load_queries(g, b, head, q, first, start, scale)
+        clear_partial(g, b.rows, &b.page_range)
+        clear_partial(g, b.rows, &b.total)
+        if g.sink_slots:
+            page = page_at(g, base, table, 0)
+            for r in range(b.rows):
+                b.lo[r] = 0
+                b.hi[r] = <int>min(g.sinks, b.position[r] + 1)
+            attend_page(g, &page, head, b)
+        ring_pages = (min(g.capacity, b.position[b.rows - 1] + 1 - g.sinks) + PAGE_SLOTS - 1) // PAGE_SLOTS
+        for ring_page in range(ring_pages):
+            if ring_page and ring_page % RANGE_PAGES == 0:
+                merge_range(g, b)
+            page = page_at(g, base, table, 1 + ring_page)
+            for r in range(b.rows):
+                visible_slots(g, b.position[r], ring_page, &b.lo[r], &b.hi[r])
+            attend_page(g, &page, head, b)
+        merge_range(g, b)
+        write_rows(g, b, head, start, out, lse)

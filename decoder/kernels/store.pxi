@@ -1,0 +1,225 @@
+# Append: quantise n tokens and put them into their slots; and the way back, for reading and comparing.
+#
+# int8: one scale per (token, kv head), max|x| / 127 rounded up to bfloat16 so that |code| <= 127, never
+# below 2^-110 (a row of zeros or denormals stays finite and exact enough); code = round-half-even(x / scale).
+# Division, not a reciprocal: the stored bytes are then the same on every tier.
+
+cdef extern from "simd.h":
+    enum:
+        LANES
+    ctypedef struct vf:
+        pass
+    ctypedef struct vi:
+        pass
+    vf vf_load(const float*) noexcept nogil
+    void vf_store(float*, vf) noexcept nogil
+    vf vf_set(float) noexcept nogil
+    vf vf_add(vf, vf) noexcept nogil
+    vf vf_sub(vf, vf) noexcept nogil
+    vf vf_mul(vf, vf) noexcept nogil
+    vf vf_div(vf, vf) noexcept nogil
+    vf vf_max(vf, vf) noexcept nogil
+    vf vf_abs(vf) noexcept nogil
+    vf vf_fma(vf, vf, vf) noexcept nogil
+    float vf_hmax(vf) noexcept nogil
+    float vf_hsum(vf) noexcept nogil
+    vf vf_from_bf16(const uint16_t*) noexcept nogil
+    vf vf_within(vf, int, int, int, vf) noexcept nogil
+    vf vf_exp2(vf) noexcept nogil
+    float exp2_one(float) noexcept nogil
+    bint vf_all_at_most(vf, vf) noexcept nogil
+    vi vi_round(vf) noexcept nogil
+    vf vf_from_vi(vi) noexcept nogil
+    vf vf_from_i32(const int32_t*) noexcept nogil
+    void vi_store_i16(int16_t*, vi) noexcept nogil
+    void vi_store_i8(int8_t*, vi) noexcept nogil
+
+from libc.string cimport memcmp, memcpy, memset
+
+cdef enum:
+    ROW_BYTES = 4096 + 64   # a padded row of 1,024 float32, and room for whole vectors
+
+# One token's row of one kv head as it is stored: codes (or float32) and, for int8, the scale.
+cdef struct StoredRow:
+    uint16_t scale
+    char[ROW_BYTES] cells
+
+cdef float scale_value(uint16_t bits) noexcept nogil:
+    cdef uint32_t wide = <uint32_t>bits << 16
+    cdef float value
+    memcpy(&value, &wide, 4)
+    return value
+
+cdef uint16_t scale_bits(float largest) noexcept nogil:
+    cdef float quotient = largest / <float>127.0
+    cdef float least = <float>7.703719777548943e-34   # 2^-110
+    cdef uint32_t bits
+    if quotient < least:
+        quotient = least
+    memcpy(&bits, &quotient, 4)
+    return <uint16_t>((bits + 0xFFFF) >> 16)
+
+cdef void store_row(int storage, const float* x, int dim, StoredRow* row) noexcept nogil:
+    cdef float[1024 + 16] padded
+    cdef vf largest = vf_set(0.0)
+    cdef vf scale
+    cdef int i
+    if storage == STORE_FLOAT32:
+        memcpy(row.cells, x, dim * 4)
+        return
+    memcpy(padded, x, dim * 4)
+    memset(padded + dim, 0, 16 * 4)
+    for i from 0 <= i < dim by LANES:
+        largest = vf_max(largest, vf_abs(vf_load(padded + i)))
+    row.scale = scale_bits(vf_hmax(largest))
+    scale = vf_set(scale_value(row.scale))
+    for i from 0 <= i < dim by LANES:
+        vi_store_i8(<int8_t*>row.cells + i, vi_round(vf_div(vf_load(padded + i), scale)))
+
+# Byte distance between steps of a row within its run: the tile layouts of geometry.pxi, in one place.
+cdef inline int64_t key_cell(int storage, int key_pad, int slot, int channel) noexcept nogil:
+    cdef int64_t tile = slot // 16
+    if storage == STORE_FLOAT32:
+        return 4 * ((tile * key_pad + channel) * 16 + slot % 16)
+    return ((tile * (key_pad // 2) + channel // 2) * 16 + slot % 16) * 2 + channel % 2
+
+cdef inline int64_t value_cell(int storage, int slots, int slot, int channel) noexcept nogil:
+    cdef int64_t tile = channel // 16
+    if storage == STORE_FLOAT32:
+        return 4 * ((tile * slots + slot) * 16 + channel % 16)
+    return ((tile * (slots // 2) + slot // 2) * 16 + channel % 16) * 2 + slot % 2
+
+cdef void put_row(const Geometry* g, Page* page, int head, int slot, bint is_key, StoredRow* row) noexcept nogil:
+    cdef char* run = page.at + head * page.run
+    cdef char* cells = run if is_key else run + key_bytes(g, page.slots)
+    cdef uint16_t* scales = <uint16_t*>(run + key_bytes(g, page.slots) + value_bytes(g, page.slots))
+    cdef int c
+    if g.storage == STORE_FLOAT32:
+        for c in range(g.key_dim if is_key else g.value_dim):
+            (<float*>(cells + (key_cell(g.storage, g.key_pad, slot, c) if is_key
+                               else value_cell(g.storage, page.slots, slot, c))))[0] = (<float*>row.cells)[c]
+        return
+    for c in range(g.key_dim if is_key else g.value_dim):
+        cells[key_cell(g.storage, g.key_pad, slot, c) if is_key
+              else value_cell(g.storage, page.slots, slot, c)] = row.cells[c]
+    scales[slot if is_key else page.slots + slot] = row.scale
+
+cdef void get_row(const Geometry* g, Page* page, int head, int slot, bint is_key, StoredRow* row) noexcept nogil:
+    cdef char* run = page.at + head * page.run
+    cdef char* cells = run if is_key else run + key_bytes(g, page.slots)
+    cdef uint16_t* scales = <uint16_t*>(run + key_bytes(g, page.slots) + value_bytes(g, page.slots))
+    cdef int c
+    if g.storage == STORE_FLOAT32:
+        for c in range(g.key_dim if is_key else g.value_dim):
+            (<float*>row.cells)[c] = (<float*>(cells + (
+                key_cell(g.storage, g.key_pad, slot, c) if is_key
+                else value_cell(g.storage, page.slots, slot, c))))[0]
+        return
+    for c in range(g.key_dim if is_key else g.value_dim):
+        row.cells[c] = cells[key_cell(g.storage, g.key_pad, slot, c) if is_key
+                             else value_cell(g.storage, page.slots, slot, c)]
+    row.scale = scales[slot if is_key else page.slots + slot]
+
+# A page begins a new lap when its slot 0 is written. Centring is not in force yet: mean 0, exponents 0.
+cdef void begin_page(const Geometry* g, Page* page, int64_t position) noexcept nogil:
+    cdef char* header = page.at + page.tail + 4 * page.slots
+    cdef uint32_t magic = PAGE_MAGIC
+    cdef uint16_t version = FORMAT_VERSION
+    cdef int head
+    cdef char* run
+    if g.storage == STORE_INT8:
+        for head in range(g.kv_heads):
+            run = page.at + head * page.run
+            memset(run + key_bytes(g, page.slots) + value_bytes(g, page.slots) + 4 * page.slots, 0,
+                   3 * g.key_pad)
+    memset(page.at + page.tail, 0, 4 * page.slots + 32)
+    memcpy(header, &magic, 4)
+    memcpy(header + 4, &version, 2)
+    header[6] = <char>g.storage
+    memcpy(header + 8, &position, 8)
+
+cdef bint row_equal(const Geometry* g, int dim, StoredRow* a, StoredRow* b) noexcept nogil:
+    if g.storage == STORE_FLOAT32:
+        return memcmp(a.cells, b.cells, 4 * dim) == 0
+    return a.scale == b.scale and memcmp(a.cells, b.cells, dim) == 0
+
+cdef void load_row(int storage, StoredRow* row, int dim, float* out) noexcept nogil:
+    cdef int c
+    cdef float scale
+    if storage == STORE_FLOAT32:
+        memcpy(out, row.cells, 4 * dim)
+        return
+    scale = scale_value(row.scale)
+    for c in range(dim):
+        out[c] = <float>(<int8_t>row.cells[c]) * scale
+
+# k [n, Hkv, Dk], v [n, Hkv, Dv]: tokens at positions first, first + 1, …
+cdef void place_tokens(
+    const Geometry* g, char* base, const int64_t* table, int64_t first, int64_t count,
+    const float* k, const float* v
+) noexcept nogil:
+    cdef StoredRow row
+    cdef Page page
+    cdef int64_t i
+    cdef int slot = 0
+    cdef int head
+    for i in range(count):
+        page = page_at(g, base, table, table_index(g, first + i, &slot))
+        if slot == 0:
+            begin_page(g, &page, first + i)
+        for head in range(g.kv_heads):
+            store_row(g.storage, k + (i * g.kv_heads + head) * g.key_dim, g.key_dim, &row)
+            put_row(g, &page, head, slot, True, &row)
+            store_row(g.storage, v + (i * g.kv_heads + head) * g.value_dim, g.value_dim, &row)
+            put_row(g, &page, head, slot, False, &row)
+
+# Whether the tokens stored at first, first + 1, … have the bytes that k and v would be stored as.
+cdef bint same_tokens(
+    const Geometry* g, char* base, const int64_t* table, int64_t first, int64_t count,
+    const float* k, const float* v
+) noexcept nogil:
+    cdef StoredRow asked, held
+    cdef Page page
+    cdef int64_t i
+    cdef int slot = 0
+    cdef int head
+    for i in range(count):
+        page = page_at(g, base, table, table_index(g, first + i, &slot))
+        for head in range(g.kv_heads):
+            store_row(g.storage, k + (i * g.kv_heads + head) * g.key_dim, g.key_dim, &asked)
+            get_row(g, &page, head, slot, True, &held)
+            if not row_equal(g, g.key_dim, &asked, &held):
+                return False
+            store_row(g.storage, v + (i * g.kv_heads + head) * g.value_dim, g.value_dim, &asked)
+            get_row(g, &page, head, slot, False, &held)
+            if not row_equal(g, g.value_dim, &asked, &held):
+                return False
+    return True
+
+cdef void read_tokens(
+    const Geometry* g, char* base, const int64_t* table, int64_t first, int64_t count, float* k, float* v
+) noexcept nogil:
+    cdef StoredRow row
+    cdef Page page
+    cdef int64_t i
+    cdef int slot = 0
+    cdef int head
+    for i in range(count):
+        page = page_at(g, base, table, table_index(g, first + i, &slot))
+        for head in range(g.kv_heads):
+            get_row(g, &page, head, slot, True, &row)
+            load_row(g.storage, &row, g.key_dim, k + (i * g.kv_heads + head) * g.key_dim)
+            get_row(g, &page, head, slot, False, &row)
+            load_row(g.storage, &row, g.value_dim, v + (i * g.kv_heads + head) * g.value_dim)
+
+cdef bint all_in_range(const float* x, int64_t count, float limit) noexcept nogil:
+    cdef int64_t whole = count - count % LANES
+    cdef vf most = vf_set(limit)
+    cdef int64_t i
+    for i from 0 <= i < whole by LANES:
+        if not vf_all_at_most(vf_abs(vf_load(x + i)), most):
+            return False
+    for i in range(whole, count):
+        if not -limit <= x[i] <= limit:
+            return False
+    return True

@@ -1,0 +1,237 @@
+"""The forward pass: everything but attention, in NumPy float32.
+
+One block: RMSNorm, q k v, rotary, attention (by the stream), output, RMSNorm, SwiGLU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rondel.decoder.errors import InvalidRequest, InvalidSpec, LengthExceeded, RondelError
+from rondel.decoder.lm.config import ModelConfig
+from rondel.decoder.lm.gguf_file import GgufFile
+from rondel.decoder.lm.rotary import Rotary
+from rondel.decoder.lm.stream import AttentionStream
+from rondel.decoder.lm.tokenizer import Tokenizer
+from rondel.decoder.lm.weights import Array, LayerWeights, Progress, Weights
+from rondel.decoder.spec import StreamSpec
+
+CHUNK: Final = 64
+"""Most tokens in one pass over the weights. The same wherever attention runs, so that a prompt gives
+the same bits there; small enough that a call can be given up in a fraction of a second."""
+
+
+class LanguageModel:
+    """A llama-family model. Immutable after loading; may be used by several threads, a stream each."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, tokenizer: Tokenizer) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self._weights = weights
+        self._rotary = Rotary(
+            config.rope_base, config.rope_dim, factor=config.rope_factor, factors=weights.rope_factors
+        )
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, progress: Progress | None = None) -> LanguageModel:
+        """Load a GGUF file; ``progress(done, total)`` is called as its layers are read.
+
+        Raises:
+            ModelNotFound, CorruptModel, UnsupportedModel: what is wrong with the file.
+            BudgetExceeded: its weights are larger than this machine's memory.
+        """
+        file = GgufFile(path)
+        config = ModelConfig.read(file)
+        tokenizer = Tokenizer(file)
+        return cls(config, Weights.read(file, config, progress=progress), tokenizer)
+
+    @property
+    def name(self) -> str:
+        """What the file calls itself."""
+        return self.config.name
+
+    @property
+    def context_length(self) -> int:
+        """Positions that the model was trained for."""
+        return self.config.context_length
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return self.config.vocab
+
+    def spec(
+        self,
+        *,
+        window: int | None = None,
+        sinks: int = 0,
+        reserve: int = 0,
+        storage: str = "int8",
+        max_length: int | None = None,
+    ) -> StreamSpec:
+        """The spec of a stream for this model; ``max_length`` defaults to the model's context.
+
+        Raises:
+            InvalidSpec: an option is impossible, or max_length is beyond the context.
+        """
+        c = self.config
+        if max_length is not None and max_length > c.context_length:
+            raise InvalidSpec(
+                f"max_length is at most the model's context of {c.context_length}, got {max_length}",
+                field="max_length",
+            )
+        return StreamSpec.uniform(
+            layers=c.layers,
+            query_heads=c.query_heads,
+            kv_heads=c.kv_heads,
+            head_dim=c.head_dim,
+            value_dim=c.value_dim,
+            window=window,
+            sinks=sinks,
+            reserve=reserve,
+            storage=storage,
+            max_length=c.context_length if max_length is None else max_length,
+        )
+
+    def room(self, stream: AttentionStream) -> int:
+        """How many tokens the stream can still take from this model."""
+        return min(self.context_length, stream.spec.length_limit) - stream.length
+
+    def check(self, tokens: Sequence[int], stream: AttentionStream) -> NDArray[np.int64]:
+        """The tokens as an array [n], if :meth:`forward` can take them. Changes nothing.
+
+        Raises:
+            InvalidRequest: no tokens, or an id that is not in the vocabulary.
+            LengthExceeded: more than the stream or the model's context has room for.
+            InvalidSpec: the stream was made for another model.
+        """
+        try:
+            ids = np.asarray(tokens)
+        except ValueError as error:
+            raise InvalidRequest(f"tokens must be a sequence of ids, got: {error}") from None
+        if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
+            raise InvalidRequest(
+                f"tokens must be a sequence of at least one id, got {ids.dtype} of shape {ids.shape}"
+            )
+        if ids.min() < 0 or ids.max() >= self.vocabulary:
+            wrong = int(ids[(ids < 0) | (ids >= self.vocabulary)][0])
+            raise InvalidRequest(f"token ids go from 0 to {self.vocabulary - 1}, got {wrong}")
+        wanted = self.spec()
+        if stream.spec.layers != wanted.layers or any(
+            _shape(group) != _shape(wanted.groups[0]) for group in stream.spec.groups
+        ):
+            raise InvalidSpec(
+                f"the stream's layers do not fit the model: got {stream.spec.groups}, "
+                f"expected {wanted.groups}",
+                field="groups",
+            )
+        if ids.size > self.room(stream):
+            limit = min(self.context_length, stream.spec.length_limit)
+            raise LengthExceeded(
+                f"got {ids.size} tokens at position {stream.length}, expected at most {limit} in all",
+                limit=limit,
+            )
+        return ids.astype(np.int64)
+
+    # An overflow becomes an inf, which the stream's step or the sampler refuses (ValueRange).
+    @np.errstate(over="ignore", invalid="ignore")
+    def forward(
+        self,
+        tokens: Sequence[int],
+        stream: AttentionStream,
+        *,
+        checkpoint: Callable[[], None] | None = None,
+    ) -> Array:
+        """Run tokens at the stream's next positions.
+
+        Args:
+            tokens: [n] ids, n ≥ 1.
+            stream: takes their keys and values.
+            checkpoint: called before each chunk of at most ``CHUNK`` tokens. Whatever it raises ends the
+                call there, with the chunks before it in the stream.
+
+        Returns:
+            Logits after the last token, [vocab].
+
+        Raises:
+            InvalidRequest, LengthExceeded, InvalidSpec: see :meth:`check`; nothing has changed.
+            RondelError: what the stream's step raises. All layers of the stream then have the same
+                length again, that of the last whole chunk.
+        """
+        ids = self.check(tokens, stream)
+        for part in stream.chunks(len(ids), at_most=CHUNK):
+            if checkpoint is not None:
+                checkpoint()
+            last = self._chunk(ids[part], stream)
+        normed = rms_norm(last, self._weights.output_norm, self.config.norm_eps)
+        logits: Array = normed @ self._weights.output.T
+        return logits
+
+    def _chunk(self, ids: NDArray[np.int64], stream: AttentionStream) -> Array:
+        """The hidden state of the chunk's last token, [d_model]."""
+        start = stream.length
+        phases = self._rotary.phases(start, len(ids))
+        x = self._weights.embedding[ids]  # [n, d_model]
+        try:
+            for number, layer in enumerate(self._weights.layers):
+                x += self._attention(number, layer, x, phases, stream)
+                x += self._ffn(layer, x)
+        except BaseException as error:
+            # Layers that already have the chunk must not be ahead of the others when the next one comes.
+            try:
+                stream.truncate(start)
+            except RondelError as second:
+                error.add_note(f"the stream could not be rolled back to {start}: {second}")
+            raise
+        last: Array = x[-1]
+        return last
+
+    def _attention(
+        self,
+        number: int,
+        layer: LayerWeights,
+        x: Array,
+        phases: NDArray[np.complex64],
+        stream: AttentionStream,
+    ) -> Array:
+        c, n = self.config, len(x)
+        joined = rms_norm(x, layer.attention_norm, c.norm_eps) @ layer.qkv.T
+        q, k, v = np.split(joined, np.cumsum([c.query_heads * c.head_dim, c.kv_heads * c.head_dim]), axis=1)
+        out = stream.step(
+            number,
+            self._rotary.turn(q.reshape(n, c.query_heads, c.head_dim), phases),
+            self._rotary.turn(k.reshape(n, c.kv_heads, c.head_dim), phases),
+            np.ascontiguousarray(v).reshape(n, c.kv_heads, c.value_dim),
+        )
+        mixed: Array = out.reshape(n, -1) @ layer.attention_output.T
+        return mixed
+
+    def _ffn(self, layer: LayerWeights, x: Array) -> Array:
+        gate, up = np.split(rms_norm(x, layer.ffn_norm, self.config.norm_eps) @ layer.gate_up.T, 2, axis=1)
+        mixed: Array = (silu(gate) * up) @ layer.down.T
+        return mixed
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """x [..., d] over the root of its mean square (plus eps), times weight [d]."""
+    # float64: the square of 2e19 is past float32, and an infinite root would turn the row into zeros.
+    root = np.sqrt(np.square(x, dtype=np.float64).mean(axis=-1, keepdims=True) + eps)
+    normed: Array = x / root.astype(np.float32) * weight
+    return normed
+
+
+def silu(x: Array) -> Array:
+    """x · sigmoid(x). Below -80 the sigmoid is held there: the result is 0 to float32 either way."""
+    divisor: Array = np.exp(-np.maximum(x, np.float32(-80.0)))
+    divisor += 1.0
+    return x / divisor
+
+
+def _shape(group: object) -> tuple[object, ...]:
+    names = ("query_heads", "kv_heads", "key_dim", "value_dim", "score_scale")
+    return tuple(getattr(group, name) for name in names)

@@ -1,0 +1,304 @@
+"""A decoder session: one stream's caches, and the attention over them.
+
+Shapes: k [n, Hkv, Dk], v [n, Hkv, Dv], q [N, Hq, Dk], results [N, Hq, Dv]; NumPy float32. Positions are
+absolute, from 0. Each layer has its own length; the stream's ``length`` is what all layers have, and the
+only committed number. A call that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Final, Literal, Self, overload
+
+import numpy as np
+
+from rondel.decoder import kernels
+from rondel.decoder.arrays import Floats, check_array, check_queries, empty_results, stacked_layers
+from rondel.decoder.cache.arena import Arena
+from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.layout import RingLayout
+from rondel.decoder.cache.ring import GroupRings
+from rondel.decoder.call import LayerCall
+from rondel.decoder.errors import SessionBusy, StreamClosed
+from rondel.decoder.spec import StreamSpec
+from rondel.decoder.stats import SessionStats, stats_of
+
+
+class DecoderSession:
+    """One stream: a ring of keys and values per layer, in an arena, and attention over them.
+
+    Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
+    force (``kernels.TIER``).
+
+    Raises:
+        BudgetExceeded: the arena has no room for all pages that the stream may ever need.
+        UnsupportedTier: the processor lacks ``tier``.
+    """
+
+    def __init__(self, spec: StreamSpec, arena: Arena, *, tier: str | None = None) -> None:
+        self.spec: Final = spec
+        self._arena = arena
+        self._kernels = kernels.KERNELS if tier is None else kernels.load(tier)
+        layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
+        demand: Counter[int] = sum((layout.demand for layout in layouts), Counter())
+        # Before the page tables are made: a stream too large for the arena may be too large for those.
+        self._pages = arena.reserve(demand)
+        self._rings = [GroupRings(layout) for layout in layouts]
+        self._extent = StreamExtent(spec, layouts)
+        self._closed = False
+        self._turn = threading.Lock()
+
+    # --- state ----------------------------------------------------------------------------------------
+
+    @property
+    def length(self) -> int:
+        """Tokens that every layer has."""
+        return self._extent.length
+
+    @property
+    def high_water(self) -> int:
+        """The largest position + 1 that any layer ever claimed."""
+        return self._extent.high_water
+
+    @property
+    def generation(self) -> int:
+        """How often the stream was truncated."""
+        return self._extent.generation
+
+    @property
+    def closed(self) -> bool:
+        """Whether the caches have been given back."""
+        return self._closed
+
+    @property
+    def max_chunk(self) -> int | None:
+        """How far a layer may run ahead of ``length`` once wrapped; None = nothing ever wraps."""
+        return self.spec.max_chunk
+
+    @property
+    def min_length(self) -> int:
+        """The smallest length that :meth:`truncate` accepts now."""
+        return self._extent.min_length
+
+    def layer_length(self, layer: int) -> int:
+        """Tokens that one layer has. Raises InvalidLayer."""
+        self.spec.group_index(layer)
+        return self._extent.layer_length(layer)
+
+    def stats(self) -> SessionStats:
+        """The stream's numbers now."""
+        return stats_of(self._extent, self._rings, self._pages, closed=self._closed)
+
+    def chunks(self, tokens: int, *, at_most: int = 512) -> Iterator[slice]:
+        """Cuts a run of new tokens into pieces that every layer may take before the next begins.
+
+        For callers that loop over layers: ``for part in session.chunks(n): for layer in ...:`` step
+        ``q[part]``. Each piece is computed from the length at that moment.
+        """
+        start = 0
+        while start < tokens:
+            end = min(tokens, start + min(at_most, self._extent.room))
+            yield slice(start, end)
+            start = end
+
+    # --- one layer ------------------------------------------------------------------------------------
+
+    def append(self, layer: int, k: Floats, v: Floats) -> int:
+        """Store n tokens in one layer and return the layer's new length.
+
+        Raises:
+            InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
+            ChunkTooLong: the wrapped layer would run too far ahead of the stream; nothing changed.
+            LengthExceeded: the stream's max_length would be passed; nothing changed.
+        """
+        with self._exclusive():
+            self._apply([self._check_tokens(layer, k, v)])
+            return self._extent.layer_length(layer)
+
+    @overload
+    def attend(self, layer: int, q: Floats, *, position: int | None = None) -> Floats: ...
+    @overload
+    def attend(
+        self, layer: int, q: Floats, *, position: int | None = None, return_lse: Literal[True]
+    ) -> tuple[Floats, Floats]: ...
+    def attend(
+        self, layer: int, q: Floats, *, position: int | None = None, return_lse: bool = False
+    ) -> Floats | tuple[Floats, Floats]:
+        """Causal attention of N query rows at ``position``, ``position`` + 1, …; changes nothing.
+
+        A row at position p sees the sinks and positions p-W+1 to p as they are stored now; ``position``
+        defaults to the layer's last N. With ``return_lse`` also the natural log of Σ exp(score), [N, Hq];
+        a row that sees nothing gives zeros and -inf.
+
+        Raises:
+            InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
+            SequenceGap: a row lies beyond what the layer holds.
+            WindowEvicted: a row's window is no longer whole.
+        """
+        with self._exclusive():
+            rings = self._ring(layer)
+            q = check_queries(rings.group, q, None, self._kernels)
+            first = self._extent.layer_length(layer) - len(q) if position is None else position
+            self._extent.check_window(layer, first, len(q))
+            out, lse = empty_results(rings.group, len(q))
+            self._attend(rings, layer, first, q, out, lse)
+        return (out, lse) if return_lse else out
+
+    @overload
+    def step(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats: ...
+    @overload
+    def step(
+        self, layer: int, q: Floats, k: Floats, v: Floats, *, return_lse: Literal[True]
+    ) -> tuple[Floats, Floats]: ...
+    def step(
+        self, layer: int, q: Floats, k: Floats, v: Floats, *, return_lse: bool = False
+    ) -> Floats | tuple[Floats, Floats]:
+        """Append n tokens to one layer and attend from their positions: :meth:`append` and :meth:`attend`
+        in one call that is applied whole or not at all. Raises what they raise."""
+        with self._exclusive():
+            call = self._check_tokens(layer, k, v)
+            group = call.rings.group
+            q = check_queries(group, q, len(call.k), self._kernels)
+            out, lse = empty_results(group, len(q))
+            call.ask(q, out, lse)
+            self._apply([call])
+        return (out, lse) if return_lse else out
+
+    # --- all layers -----------------------------------------------------------------------------------
+
+    def append_all(self, k: Floats, v: Floats, *, first_layer: int = 0) -> int:
+        """Store n tokens in a run of layers: k [layers, n, Hkv, Dk], v [layers, n, Hkv, Dv].
+
+        The layers must have the same shapes and lengths. When they are all of the stream's layers, any n
+        is accepted: the tokens are then committed piece by piece. Returns their new length. Raises what
+        :meth:`append` raises, and SequenceGap when the layers are not level.
+        """
+        with self._exclusive():
+            self._apply(self._check_stack(first_layer, k, v))
+            return self._extent.layer_length(first_layer)
+
+    def step_all(self, q: Floats, k: Floats, v: Floats, *, first_layer: int = 0) -> Floats:
+        """:meth:`append_all` and attend: q [layers, n, Hq, Dk], result [layers, n, Hq, Dv]."""
+        with self._exclusive():
+            calls = self._check_stack(first_layer, k, v)
+            group, tokens = calls[0].rings.group, len(calls[0].k)
+            shape = (len(calls), tokens, group.query_heads, group.key_dim)
+            q = check_array("q", q, shape, self._kernels)
+            out, lse = empty_results(group, tokens, len(calls))
+            for call, *results in zip(calls, q, out, lse, strict=True):
+                call.ask(*results)
+            self._apply(calls)
+            return out
+
+    # --- life cycle -----------------------------------------------------------------------------------
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens from position ``length`` on, in every layer; a new generation begins.
+
+        Raises:
+            SequenceGap: the stream is not that long.
+            RollbackTooDeep: the ring no longer holds what that length would see (see ``min_length``).
+        """
+        with self._exclusive():
+            self._extent.truncate(length)
+
+    def matches(self, layer: int, position: int, k: Floats, v: Floats) -> bool:
+        """Whether the tokens stored from ``position`` on are, to the byte, what k and v are stored as.
+
+        Raises:
+            InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
+            SequenceGap: the layer does not hold all these positions.
+            DuplicateTooOld: the ring has passed them.
+        """
+        with self._exclusive():
+            call = self._check_tokens(layer, k, v)
+            self._extent.check_stored(layer, position, len(call.k))
+            table = call.rings.table(layer)
+            return self._kernels.same(call.rings.words, self._arena.base, table, position, call.k, call.v)
+
+    def read(self, layer: int, start: int, stop: int) -> tuple[Floats, Floats]:
+        """Stored tokens start to stop - 1 as float32, dequantised: k [n, Hkv, Dk], v [n, Hkv, Dv].
+
+        Raises:
+            SequenceGap: the layer does not hold all these positions.
+            DuplicateTooOld: the ring has passed them.
+        """
+        with self._exclusive():
+            rings = self._ring(layer)
+            self._extent.check_stored(layer, start, stop - start)
+            k = np.empty((stop - start, rings.group.kv_heads, rings.group.key_dim), np.float32)
+            v = np.empty((stop - start, rings.group.kv_heads, rings.group.value_dim), np.float32)
+            self._kernels.read(rings.words, self._arena.base, rings.table(layer), start, k, v)
+            return k, v
+
+    def close(self) -> None:
+        """Give all pages back. Doing it twice is harmless. Raises SessionBusy during another call."""
+        if not self._closed:
+            with self._exclusive():
+                self._closed = True
+                self._pages.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if not self._turn.acquire(blocking=False):
+            raise SessionBusy("another call is running in this session; a session has one caller at a time")
+        try:
+            if self._closed:
+                raise StreamClosed("the stream is closed")
+            yield
+        finally:
+            self._turn.release()
+
+    def _ring(self, layer: int) -> GroupRings:
+        return self._rings[self.spec.group_index(layer)]
+
+    def _check_tokens(self, layer: int, k: Floats, v: Floats) -> LayerCall:
+        return LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)
+
+    def _check_stack(self, first_layer: int, k: Floats, v: Floats) -> list[LayerCall]:
+        layers = stacked_layers(self.spec, first_layer, k)
+        group = self.spec.group(first_layer)
+        k = check_array("k", k, (len(layers), None, group.kv_heads, group.key_dim), self._kernels)
+        v = check_array("v", v, (*k.shape[:2], group.kv_heads, group.value_dim), self._kernels)
+        return [LayerCall(layer, self._ring(layer), k[i], v[i]) for i, layer in enumerate(layers)]
+
+    def _apply(self, calls: Sequence[LayerCall]) -> None:
+        """Store the tokens of checked calls and attend where there are queries: whole or not at all."""
+        tokens = len(calls[0].k)
+        self._extent.check_append([call.layer for call in calls], tokens)
+        # Nothing below can fail. Layers that are all of the stream's advance piece by piece.
+        whole = len(calls) == self.spec.layers
+        for part in self.chunks(tokens) if whole else [slice(0, tokens)]:
+            for call in calls:
+                self._store(call, part)
+
+    def _store(self, call: LayerCall, part: slice) -> None:
+        first = self._extent.layer_length(call.layer)
+        end = first + part.stop - part.start
+        # The order of stores is the design's: high water, data, the layer's length after its attend.
+        self._extent.claim(end)
+        for rings in self._rings:
+            rings.grow(end, self._pages)
+        words, table = call.rings.words, call.rings.table(call.layer)
+        self._kernels.place(words, self._arena.base, table, first, call.k[part], call.v[part])
+        for q, out, lse in call.asked:
+            self._attend(call.rings, call.layer, first, q[part], out[part], lse[part])
+        self._extent.advance(call.layer, end)
+
+    def _attend(self, rings: GroupRings, layer: int, first: int, q: Floats, out: Floats, lse: Floats) -> None:
+        scale = rings.group.score_scale
+        self._kernels.attend(rings.words, self._arena.base, rings.table(layer), first, scale, q, out, lse)

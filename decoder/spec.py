@@ -1,0 +1,221 @@
+"""What a stream is made of: frozen descriptions, and the only place where their limits are checked.
+
+Letters as everywhere: Hq query_heads, Hkv kv_heads, G = Hq / Hkv, Dk key_dim, Dv value_dim, W window,
+S sinks, R reserve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rondel.decoder.errors import InvalidLayer, InvalidSpec
+
+PAGE_SLOTS: Final = 128
+"""Token slots in a ring page."""
+
+STORAGE_TYPES: Final = ("int8", "float32")
+"""How keys and values can be stored."""
+
+MAX_MAGNITUDE: Final = 1e15
+"""Largest magnitude of a query, key or value element; beyond it scores could overflow float32."""
+
+MAX_LAYERS: Final = 1024
+MAX_HEADS: Final = 1024
+MAX_DIM: Final = 1024
+MAX_SINKS: Final = PAGE_SLOTS
+"""The sink page is one page at most, so that a page of int8 weights cannot overflow an int32 sum."""
+MAX_WINDOW: Final = 1 << 24
+MAX_RESERVE: Final = 1 << 20
+MAX_LENGTH: Final = 1 << 48
+"""Positions are int64 everywhere; this bound keeps every sum of a few of them far from overflow."""
+MAX_SCALE: Final = 1e4
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidSpec(f"{name} must be an integer from {low} to {high}, got {value!r}", field=name)
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """Layers that share one shape, one visibility rule and one storage type: one ring each, alike.
+
+    Raises:
+        InvalidSpec: a size is out of range, heads do not divide, or the combination is impossible.
+    """
+
+    layers: tuple[int, ...]
+    """The layer numbers of this group, ascending."""
+    query_heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+    """Positions that a query sees, its own included; None = all, up to the stream's max_length."""
+    sinks: int = 0
+    """The first positions of the stream, seen by every query and never evicted (arXiv 2309.17453)."""
+    reserve: int = 0
+    """Tokens that can be undone after the ring has wrapped; max_chunk is one more."""
+    storage: str = "int8"
+    scale: float | None = None
+    """Multiplier of q·k; None = 1/√key_dim."""
+
+    def __post_init__(self) -> None:
+        layers = tuple(self.layers)
+        object.__setattr__(self, "layers", layers)
+        if not layers:
+            raise InvalidSpec("a layer group needs at least one layer, got none", field="layers")
+        for layer in layers:
+            _whole("layers", layer, 0, MAX_LAYERS - 1)
+        if list(layers) != sorted(set(layers)):
+            raise InvalidSpec(f"layers must ascend without repeats, got {layers}", field="layers")
+        _whole("query_heads", self.query_heads, 1, MAX_HEADS)
+        _whole("kv_heads", self.kv_heads, 1, MAX_HEADS)
+        if self.query_heads % self.kv_heads:
+            raise InvalidSpec(
+                f"query_heads must be a multiple of kv_heads, got {self.query_heads} and {self.kv_heads}",
+                field="query_heads",
+            )
+        _whole("key_dim", self.key_dim, 1, MAX_DIM)
+        _whole("value_dim", self.value_dim, 1, MAX_DIM)
+        if self.storage not in STORAGE_TYPES:
+            raise InvalidSpec(
+                f"storage must be one of {', '.join(STORAGE_TYPES)}, got {self.storage!r}", field="storage"
+            )
+        if self.window is None:
+            for name in ("sinks", "reserve"):
+                if getattr(self, name) != 0:
+                    raise InvalidSpec(
+                        f"{name} must be 0 without a window (nothing is ever evicted), "
+                        f"got {getattr(self, name)!r}",
+                        field=name,
+                    )
+        else:
+            _whole("window", self.window, 1, MAX_WINDOW)
+            _whole("sinks", self.sinks, 0, MAX_SINKS)
+            _whole("reserve", self.reserve, 0, MAX_RESERVE)
+        if self.scale is not None and not (
+            isinstance(self.scale, int | float)
+            and math.isfinite(self.scale)
+            and 0.0 < self.scale <= MAX_SCALE
+        ):
+            raise InvalidSpec(f"scale must be in (0, {MAX_SCALE:g}], got {self.scale!r}", field="scale")
+
+    @property
+    def group_size(self) -> int:
+        """G: query heads that read one kv head."""
+        return self.query_heads // self.kv_heads
+
+    @property
+    def score_scale(self) -> float:
+        """The multiplier of q·k in force."""
+        return 1.0 / math.sqrt(self.key_dim) if self.scale is None else float(self.scale)
+
+    @property
+    def max_chunk(self) -> int | None:
+        """How far a wrapped layer may run ahead of the stream's length; None = it never wraps."""
+        return None if self.window is None else self.reserve + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec:
+    """All layer groups of a stream. Between them they name every layer from 0 on exactly once.
+
+    Raises:
+        InvalidSpec: layers are missing or named twice, or an unbounded window has no max_length.
+    """
+
+    groups: tuple[LayerGroup, ...]
+    max_length: int | None = None
+    """Largest number of tokens; needed when any group has no window. None = no bound but int64."""
+    _group_of: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        groups = tuple(self.groups)
+        object.__setattr__(self, "groups", groups)
+        if not groups:
+            raise InvalidSpec("a stream needs at least one layer group, got none", field="groups")
+        if self.max_length is not None:
+            _whole("max_length", self.max_length, 1, MAX_LENGTH)
+        elif any(group.window is None for group in groups):
+            raise InvalidSpec("max_length is needed when a layer group has no window", field="max_length")
+        owners = {layer: index for index, group in enumerate(groups) for layer in group.layers}
+        count = sum(len(group.layers) for group in groups)
+        if sorted(owners) != list(range(count)):
+            raise InvalidSpec(
+                f"the groups must name layers 0 to {count - 1} once each, got "
+                f"{sorted(layer for group in groups for layer in group.layers)}",
+                field="layers",
+            )
+        object.__setattr__(self, "_group_of", tuple(owners[layer] for layer in range(count)))
+
+    @classmethod
+    def uniform(
+        cls,
+        *,
+        layers: int,
+        query_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        value_dim: int | None = None,
+        window: int | None = None,
+        sinks: int = 0,
+        reserve: int = 0,
+        storage: str = "int8",
+        scale: float | None = None,
+        max_length: int | None = None,
+    ) -> StreamSpec:
+        """A stream whose layers are all alike; ``value_dim`` defaults to ``head_dim``."""
+        _whole("layers", layers, 1, MAX_LAYERS)
+        group = LayerGroup(
+            layers=tuple(range(layers)),
+            query_heads=query_heads,
+            kv_heads=kv_heads,
+            key_dim=head_dim,
+            value_dim=head_dim if value_dim is None else value_dim,
+            window=window,
+            sinks=sinks,
+            reserve=reserve,
+            storage=storage,
+            scale=scale,
+        )
+        return cls(groups=(group,), max_length=max_length)
+
+    @property
+    def layers(self) -> int:
+        """How many layers the stream has."""
+        return len(self._group_of)
+
+    @property
+    def length_limit(self) -> int:
+        """The bound on the stream's length in force."""
+        return MAX_LENGTH if self.max_length is None else self.max_length
+
+    @property
+    def max_chunk(self) -> int | None:
+        """Smallest ``max_chunk`` of the groups; None = no group ever wraps."""
+        limits = [group.max_chunk for group in self.groups if group.max_chunk is not None]
+        return min(limits) if limits else None
+
+    def group_index(self, layer: int) -> int:
+        """The number of the group that holds a layer. Raises InvalidLayer."""
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < self.layers:
+            raise InvalidLayer(
+                f"layer must be an integer from 0 to {self.layers - 1}, got {layer!r}", layers=self.layers
+            )
+        return self._group_of[layer]
+
+    def group(self, layer: int) -> LayerGroup:
+        """The group that holds a layer. Raises InvalidLayer."""
+        return self.groups[self.group_index(layer)]
+
+    def same_shape(self, layers: Sequence[int]) -> bool:
+        """Whether these layers take arrays of one shape (then they can be stacked)."""
+        shapes = {
+            (g.query_heads, g.kv_heads, g.key_dim, g.value_dim) for g in (self.group(n) for n in layers)
+        }
+        return len(shapes) <= 1

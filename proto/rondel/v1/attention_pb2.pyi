@@ -1,0 +1,262 @@
+from google.rpc import status_pb2 as _status_pb2
+from rondel.v1 import spec_pb2 as _spec_pb2
+from rondel.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class StreamRef(_message.Message):
+    __slots__ = ("handle", "epoch")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    epoch: int
+    def __init__(self, handle: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class OpenStreamRequest(_message.Message):
+    __slots__ = ("spec", "request_id")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    spec: _spec_pb2.StreamSpec
+    request_id: str
+    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class OpenStreamResponse(_message.Message):
+    __slots__ = ("handle", "epoch", "generation", "committed_length", "max_chunk", "bytes_reserved", "spec", "idle_lease_ms")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MAX_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RESERVED_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    IDLE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    epoch: int
+    generation: int
+    committed_length: int
+    max_chunk: int
+    bytes_reserved: int
+    spec: _spec_pb2.StreamSpec
+    idle_lease_ms: int
+    def __init__(self, handle: _Optional[str] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., idle_lease_ms: _Optional[int] = ...) -> None: ...
+
+class AppendTokenRequest(_message.Message):
+    __slots__ = ("stream", "generation", "position", "first_layer", "k", "v")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LAYER_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    V_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    generation: int
+    position: int
+    first_layer: int
+    k: _tensor_pb2.Tensor
+    v: _tensor_pb2.Tensor
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ..., first_layer: _Optional[int] = ..., k: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., v: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+
+class AppendTokenResponse(_message.Message):
+    __slots__ = ("committed_length", "layer_length", "duplicate")
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    LAYER_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    committed_length: int
+    layer_length: int
+    duplicate: bool
+    def __init__(self, committed_length: _Optional[int] = ..., layer_length: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+
+class AttendRequest(_message.Message):
+    __slots__ = ("stream", "generation", "layer", "position", "q", "return_lse")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    Q_FIELD_NUMBER: _ClassVar[int]
+    RETURN_LSE_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    generation: int
+    layer: int
+    position: int
+    q: _tensor_pb2.Tensor
+    return_lse: bool
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., layer: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ...) -> None: ...
+
+class AttendResponse(_message.Message):
+    __slots__ = ("out", "lse", "committed_length")
+    OUT_FIELD_NUMBER: _ClassVar[int]
+    LSE_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    out: _tensor_pb2.Tensor
+    lse: _tensor_pb2.Tensor
+    committed_length: int
+    def __init__(self, out: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., lse: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., committed_length: _Optional[int] = ...) -> None: ...
+
+class StepRequest(_message.Message):
+    __slots__ = ("layer", "items")
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    layer: int
+    items: _containers.RepeatedCompositeFieldContainer[StepItem]
+    def __init__(self, layer: _Optional[int] = ..., items: _Optional[_Iterable[_Union[StepItem, _Mapping]]] = ...) -> None: ...
+
+class StepItem(_message.Message):
+    __slots__ = ("stream", "generation", "position", "q", "k", "v", "return_lse")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    Q_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    V_FIELD_NUMBER: _ClassVar[int]
+    RETURN_LSE_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    generation: int
+    position: int
+    q: _tensor_pb2.Tensor
+    k: _tensor_pb2.Tensor
+    v: _tensor_pb2.Tensor
+    return_lse: bool
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., k: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., v: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ...) -> None: ...
+
+class StepResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[StepResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[StepResult, _Mapping]]] = ...) -> None: ...
+
+class StepResult(_message.Message):
+    __slots__ = ("status", "out", "lse", "committed_length", "layer_length", "duplicate")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    OUT_FIELD_NUMBER: _ClassVar[int]
+    LSE_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    LAYER_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    status: _status_pb2.Status
+    out: _tensor_pb2.Tensor
+    lse: _tensor_pb2.Tensor
+    committed_length: int
+    layer_length: int
+    duplicate: bool
+    def __init__(self, status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., out: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., lse: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., committed_length: _Optional[int] = ..., layer_length: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+
+class TruncateStreamRequest(_message.Message):
+    __slots__ = ("stream", "generation", "length", "request_id")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    generation: int
+    length: int
+    request_id: str
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., length: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class TruncateStreamResponse(_message.Message):
+    __slots__ = ("generation", "committed_length")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    committed_length: int
+    def __init__(self, generation: _Optional[int] = ..., committed_length: _Optional[int] = ...) -> None: ...
+
+class GetStreamRequest(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ...) -> None: ...
+
+class GetStreamResponse(_message.Message):
+    __slots__ = ("spec", "epoch", "generation", "committed_length", "layer_lengths", "high_water", "min_length", "max_chunk", "bytes_reserved", "bytes_resident", "bits_per_value", "pages")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    LAYER_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATER_FIELD_NUMBER: _ClassVar[int]
+    MIN_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MAX_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RESERVED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RESIDENT_FIELD_NUMBER: _ClassVar[int]
+    BITS_PER_VALUE_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    spec: _spec_pb2.StreamSpec
+    epoch: int
+    generation: int
+    committed_length: int
+    layer_lengths: _containers.RepeatedScalarFieldContainer[int]
+    high_water: int
+    min_length: int
+    max_chunk: int
+    bytes_reserved: int
+    bytes_resident: int
+    bits_per_value: float
+    pages: int
+    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ..., high_water: _Optional[int] = ..., min_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., bytes_resident: _Optional[int] = ..., bits_per_value: _Optional[float] = ..., pages: _Optional[int] = ...) -> None: ...
+
+class CloseStreamRequest(_message.Message):
+    __slots__ = ("stream", "request_id")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    request_id: str
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class CloseStreamResponse(_message.Message):
+    __slots__ = ("committed_length", "bytes_released")
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RELEASED_FIELD_NUMBER: _ClassVar[int]
+    committed_length: int
+    bytes_released: int
+    def __init__(self, committed_length: _Optional[int] = ..., bytes_released: _Optional[int] = ...) -> None: ...
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetServerInfoResponse(_message.Message):
+    __slots__ = ("version", "tier", "epoch", "limits", "memory", "streams", "threads")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    tier: str
+    epoch: int
+    limits: ServerLimits
+    memory: MemoryInfo
+    streams: int
+    threads: int
+    def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
+
+class ServerLimits(_message.Message):
+    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms")
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEP_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    max_message_bytes: int
+    max_streams: int
+    max_queue_bytes: int
+    max_step_items: int
+    idle_lease_ms: int
+    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ...) -> None: ...
+
+class MemoryInfo(_message.Message):
+    __slots__ = ("budget", "reserved", "resident")
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_FIELD_NUMBER: _ClassVar[int]
+    budget: int
+    reserved: int
+    resident: int
+    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ...) -> None: ...

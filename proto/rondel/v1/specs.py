@@ -1,0 +1,94 @@
+"""Stream specifications to messages and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rondel.decoder.errors import InvalidRequest, InvalidSpec
+from rondel.decoder.spec import LayerGroup, StreamSpec
+from rondel.v1 import spec_pb2
+
+_STORAGE: Final[Mapping[str, spec_pb2.StorageType]] = {
+    "int8": spec_pb2.STORAGE_TYPE_INT8,
+    "float32": spec_pb2.STORAGE_TYPE_FLOAT32,
+}
+_STORAGE_NAMES: Final[Mapping[int, str]] = {
+    spec_pb2.STORAGE_TYPE_UNSPECIFIED: "int8",
+    **{value: name for name, value in _STORAGE.items()},
+}
+_MOST_GROUPS: Final = 1024
+
+
+def storage_to_message(storage: str) -> spec_pb2.StorageType:
+    """The enum value of a storage name. Raises InvalidSpec."""
+    try:
+        return _STORAGE[storage]
+    except KeyError:
+        raise InvalidSpec(
+            f"storage must be one of {', '.join(_STORAGE)}, got {storage!r}", field="storage"
+        ) from None
+
+
+def storage_from_message(storage: int) -> str:
+    """The storage name of an enum value, unspecified being int8. Raises InvalidSpec."""
+    name = _STORAGE_NAMES.get(storage)
+    if name is None:
+        raise InvalidSpec(f"storage must be int8 or float32, got number {storage}", field="storage")
+    return name
+
+
+def spec_to_message(spec: StreamSpec, *, in_force: bool = False) -> spec_pb2.StreamSpec:
+    """The message for a specification; ``in_force`` writes out the scale where it is a default."""
+    return spec_pb2.StreamSpec(
+        groups=[_group_to_message(group, in_force) for group in spec.groups], max_length=spec.max_length
+    )
+
+
+def spec_from_message(message: spec_pb2.StreamSpec) -> StreamSpec:
+    """The specification that a message describes.
+
+    Raises:
+        InvalidRequest: it has more groups than a stream can have layers.
+        InvalidSpec: it is impossible.
+    """
+    if len(message.groups) > _MOST_GROUPS:
+        raise InvalidRequest(f"a stream has at most {_MOST_GROUPS} layer groups, got {len(message.groups)}")
+    return StreamSpec(
+        groups=tuple(_group_from_message(group) for group in message.groups),
+        max_length=message.max_length if message.HasField("max_length") else None,
+    )
+
+
+def _group_to_message(group: LayerGroup, in_force: bool) -> spec_pb2.LayerGroup:
+    return spec_pb2.LayerGroup(
+        layers=group.layers,
+        query_heads=group.query_heads,
+        kv_heads=group.kv_heads,
+        key_dim=group.key_dim,
+        value_dim=group.value_dim,
+        window=group.window,
+        sinks=group.sinks,
+        reserve=group.reserve,
+        storage=storage_to_message(group.storage),
+        scale=group.score_scale if in_force else group.scale,
+    )
+
+
+def _group_from_message(message: spec_pb2.LayerGroup) -> LayerGroup:
+    if len(message.layers) > _MOST_GROUPS:
+        raise InvalidSpec(
+            f"a layer group has at most {_MOST_GROUPS} layers, got {len(message.layers)}", field="layers"
+        )
+    return LayerGroup(
+        layers=tuple(message.layers),
+        query_heads=message.query_heads,
+        kv_heads=message.kv_heads,
+        key_dim=message.key_dim,
+        value_dim=message.value_dim,
+        window=message.window if message.HasField("window") else None,
+        sinks=message.sinks,
+        reserve=message.reserve,
+        storage=storage_from_message(message.storage),
+        scale=message.scale if message.HasField("scale") else None,
+    )

@@ -1,0 +1,139 @@
+"""Where calls come in: every method of our services passes through here, and every error leaves here.
+
+Methods are registered as generic handlers on raw bytes. So a message that does not parse is an error like any
+other; and the accept loop of grpc.aio, which costs more for each method that is registered by name, stays
+cheap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from rondel.decoder.errors import Draining, InvalidRequest
+from rondel.server.errors import DETAILS_KEY, code_of, known, to_status
+
+
+class _Context(Protocol):
+    """The part of grpc.aio.ServicerContext that the door uses, with bytes for messages."""
+
+    def time_remaining(self) -> float | None: ...
+    async def write(self, message: bytes) -> None: ...
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: tuple[tuple[str, bytes], ...] = ()
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler may know about its call."""
+
+    size: int
+    """Bytes of the request."""
+    deadline: float | None
+    """When the caller stops waiting, on ``time.monotonic``; None = never."""
+    received: float
+    """When the request was here, on the same clock."""
+    _context: _Context
+
+    async def write(self, message: Message) -> None:
+        """Sends one message of a server-streaming call; returns when the transport has room for more.
+
+        Only the handler's own task may write, one message at a time.
+        """
+        await self._context.write(message.SerializeToString())
+
+
+Handler = Callable[[Any, Call], Awaitable[Message | None]]
+
+
+class Door:
+    """Lets calls in, counts them, and turns errors into statuses."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._draining = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def inside(self) -> int:
+        """Calls at work."""
+        return self._inside
+
+    def shut(self) -> None:
+        """Refuses all further calls with Draining."""
+        self._draining = True
+
+    async def wait_empty(self) -> None:
+        """Returns when no call is at work."""
+        await self._empty.wait()
+
+    def handlers(self, service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
+        """Serves a service by the servicer's async methods, ``OpenStream`` by ``open_stream(request, call)``.
+
+        A unary method returns its response; a server-streaming one writes them with :meth:`Call.write`.
+        """
+        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
+        for method in service.methods:
+            handler: Handler = getattr(servicer, snake_case(method.name))
+            entry = self._entry(method, handler)
+            if method.server_streaming:
+                methods[method.name] = grpc.unary_stream_rpc_method_handler(entry)
+            else:
+                methods[method.name] = grpc.unary_unary_rpc_method_handler(entry)
+        return grpc.method_handlers_generic_handler(service.full_name, methods)
+
+    def _entry(
+        self, method: MethodDescriptor, handler: Handler
+    ) -> Callable[[bytes, _Context], Awaitable[bytes | None]]:
+        request_class = GetMessageClass(method.input_type)
+
+        async def entry(raw: bytes, context: _Context) -> bytes | None:
+            self._inside += 1
+            self._empty.clear()
+            try:
+                if self._draining:
+                    raise Draining("the server is shutting down")
+                response = await handler(_parse(request_class, raw), _call(raw, context))
+                return None if response is None else response.SerializeToString()
+            except Exception as error:  # noqa: BLE001 - the one place where errors become statuses
+                ours = known(error)
+                status = to_status(ours)
+                await context.abort(
+                    code_of(ours), status.message, ((DETAILS_KEY, status.SerializeToString()),)
+                )
+                return None
+            finally:
+                self._inside -= 1
+                if not self._inside:
+                    self._empty.set()
+
+        return entry
+
+
+def snake_case(name: str) -> str:
+    """``GetServerInfo`` -> ``get_server_info``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _parse(request_class: type[Message], raw: bytes) -> Message:
+    try:
+        return request_class.FromString(raw)
+    except DecodeError as error:
+        raise InvalidRequest(f"the request is not a {request_class.DESCRIPTOR.full_name}: {error}") from error
+
+
+def _call(raw: bytes, context: _Context) -> Call:
+    now = time.monotonic()
+    remaining = context.time_remaining()
+    return Call(len(raw), None if remaining is None else now + remaining, now, context)

@@ -1,0 +1,71 @@
+"""GenerationService: a language model on sessions in this server's arena."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from rondel.decoder.cache.arena import Arena
+from rondel.decoder.errors import Overloaded
+from rondel.server.config import ServerConfig
+from rondel.server.continuation import Continuation
+from rondel.server.door import Call
+from rondel.server.models import Models
+from rondel.server.scheduler import Scheduler
+from rondel.v1 import generation_pb2 as pb
+from rondel.v1.specs import spec_to_message
+
+_RETRY_MS: Final = 1000
+
+
+class GenerationService:
+    """Handlers of rondel.v1.GenerationService. The model runs on the scheduler's worker, token by token."""
+
+    def __init__(self, config: ServerConfig, arena: Arena, scheduler: Scheduler) -> None:
+        self._limit = config.max_generations
+        self._arena = arena
+        self._scheduler = scheduler
+        self._models = Models(config.model)
+        self._at_work = 0
+        scheduler.post(self._models.preload)
+
+    async def generate(self, request: pb.GenerateRequest, call: Call) -> None:
+        if self._at_work >= self._limit:
+            raise Overloaded(
+                f"{self._at_work} generations are at work, the limit is {self._limit}",
+                retry_after_ms=_RETRY_MS,
+            )
+        self._at_work += 1
+        continuation = Continuation(request, self._models, self._arena, received=call.received)
+        try:
+            await call.write(
+                await self._scheduler.run(continuation.begin, cost=call.size, deadline=call.deadline)
+            )
+            while not continuation.ended:
+                for event in await self._scheduler.run(continuation.advance, cost=0):
+                    await call.write(event)
+        finally:
+            # Posted, not awaited: this may be the end of a cancelled call, and what the worker is doing for
+            # it now must be over first.
+            self._scheduler.post(continuation.close)
+            self._at_work -= 1
+
+    async def list_models(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
+        if self._models.name is None:
+            return pb.ListModelsResponse()
+        return await self._scheduler.run(
+            partial(self._list, self._models.name), cost=call.size, deadline=call.deadline
+        )
+
+    def _list(self, name: str) -> pb.ListModelsResponse:
+        model = self._models.loaded
+        if model is None:
+            return pb.ListModelsResponse(models=[pb.Model(name=name)])
+        described = pb.Model(
+            name=name,
+            loaded=True,
+            context_length=model.context_length,
+            vocabulary=model.vocabulary,
+            spec=spec_to_message(model.spec(), in_force=True),
+        )
+        return pb.ListModelsResponse(models=[described])

@@ -1,0 +1,69 @@
+"""grpc.health.v1, with watches that end when the server stops.
+
+The servicer of grpcio-health-checking never ends a watch, and writes to it while it holds the lock that every
+change of status needs: one client that does not read would hold up all of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import grpc
+from grpc_health.v1 import health_pb2 as pb
+from grpc_health.v1 import health_pb2_grpc
+
+NAME = pb.DESCRIPTOR.services_by_name["Health"].full_name
+SERVING = pb.HealthCheckResponse.SERVING
+NOT_SERVING = pb.HealthCheckResponse.NOT_SERVING
+
+
+class Health(health_pb2_grpc.HealthServicer):
+    """Serving or not, by service name; ``""`` is the server as a whole."""
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self._serving = dict.fromkeys(services, True)
+        self._changed = asyncio.Event()
+        self._ending = False
+
+    def fail(self, services: Iterable[str]) -> None:
+        """These services no longer serve, and never will again."""
+        self._serving.update(dict.fromkeys(services, False))
+        # A new event for each change: every watcher waits for the one that it found with the status it sent.
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def end(self) -> None:
+        """No service serves any more; watches are told so and then end."""
+        self._ending = True
+        self.fail(list(self._serving))
+
+    async def Check(  # noqa: N802 - the name is the protocol's
+        self, request: pb.HealthCheckRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> pb.HealthCheckResponse:
+        """The status now. NOT_FOUND for an unknown service."""
+        if request.service not in self._serving:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service[:200]!r}")
+        return pb.HealthCheckResponse(status=self._status(request.service))
+
+    async def Watch(  # noqa: N802
+        self,
+        request: pb.HealthCheckRequest,
+        context: grpc.aio.ServicerContext[object, pb.HealthCheckResponse],
+    ) -> None:
+        """The status now and at every change. SERVICE_UNKNOWN for an unknown service."""
+        last: int | None = None
+        while True:
+            changed, ending, status = self._changed, self._ending, self._status(request.service)
+            if status != last:
+                await context.write(pb.HealthCheckResponse(status=status))
+                last = status
+            if ending:
+                return
+            await changed.wait()
+
+    def _status(self, service: str) -> int:
+        serving = self._serving.get(service)
+        if serving is None:
+            return pb.HealthCheckResponse.SERVICE_UNKNOWN
+        return SERVING if serving else NOT_SERVING

@@ -1,0 +1,193 @@
+"""One worker thread for everything that touches sessions, and a bounded queue in front of it.
+
+The event loop submits, the worker carries out in order of arrival. So operations on one stream never overlap,
+and a repeated call finds the first one finished. While the worker computes, the loop stays free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from rondel.decoder.errors import DeadlineExpired, Draining, Overloaded, ServerInternal
+
+log = logging.getLogger("rondel.server")
+
+T = TypeVar("T")
+
+_SLICE_SECONDS: Final = 0.002
+"""Finished operations wait at most about so long for others of their batch."""
+_SMOOTHING: Final = 0.05
+_MAX_HINT_MS: Final = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _Operation:
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+    cost: int
+    deadline: float | None
+    result: Any = None
+    error: Exception | None = None
+    settled: bool = False
+
+
+class Scheduler:
+    """Carries out operations one at a time on its own thread. Its methods are for the event loop's thread.
+
+    ``queue_bytes`` bounds the requests that wait; ``clock`` is what deadlines are measured by.
+    """
+
+    def __init__(self, name: str, *, queue_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue_bytes = queue_bytes
+        self._clock = clock
+        self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._waiting = 0
+        self._seconds_each = 0.001
+        self._accepting = True
+        self.ended = asyncio.Event()
+        """Set when the worker is gone, wanted or not."""
+        self._thread = threading.Thread(target=self._run, name=f"rondel-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Request bytes of operations that are waiting or at work."""
+        return self._waiting_bytes
+
+    async def run(self, work: Callable[[], T], *, cost: int, deadline: float | None = None) -> T:
+        """The result of ``work()``, called on the worker.
+
+        Cancelling the caller before the work began means that it never does; afterwards it is carried out
+        whole and only the result is dropped.
+
+        Raises:
+            Overloaded: too many bytes are waiting; nothing was done.
+            Draining: the scheduler was stopped.
+            DeadlineExpired: ``deadline`` (on the clock) passed before the work began.
+            Exception: whatever ``work`` raised.
+        """
+        if not self._accepting:
+            raise Draining("the server is shutting down")
+        # One operation is always let in, so that a message larger than the bound is not impossible; and the
+        # next piece of work that has been let in before costs nothing.
+        if cost and self._waiting and self._waiting_bytes + cost > self._queue_bytes:
+            raise Overloaded(
+                f"{self._waiting_bytes} bytes of requests are waiting, the bound is {self._queue_bytes}",
+                retry_after_ms=self._hint_ms(),
+            )
+        operation = _Operation(work, self._loop.create_future(), cost, deadline)
+        self._submit(operation)
+        result: T = await operation.future
+        return result
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Has ``work()`` called on the worker, whatever the queue holds. For freeing things: nobody waits for
+        it, and an error is only logged. After the worker has ended it does nothing."""
+        operation = _Operation(work, self._loop.create_future(), 0, None)
+        operation.future.add_done_callback(_log_failure)
+        self._submit(operation)
+
+    async def stop(self) -> None:
+        """Refuses new operations, lets the worker finish those it has, and waits for its end."""
+        if self._accepting:
+            self._accepting = False
+            self._queue.put(None)
+        await self.ended.wait()
+        self._thread.join()
+
+    def _submit(self, operation: _Operation) -> None:
+        self._waiting += 1
+        self._waiting_bytes += operation.cost
+        self._queue.put(operation)
+
+    def _hint_ms(self) -> int:
+        return min(_MAX_HINT_MS, max(1, math.ceil(self._waiting * self._seconds_each * 1000)))
+
+    def _finish(self, batch: list[_Operation], seconds: float) -> None:
+        """On the loop: hands out the results of a batch."""
+        self._seconds_each += _SMOOTHING * (seconds / len(batch) - self._seconds_each)
+        for operation in batch:
+            self._waiting -= 1
+            self._waiting_bytes -= operation.cost
+            if operation.future.done():
+                continue
+            if operation.error is not None:
+                operation.future.set_exception(operation.error)
+            elif operation.settled:
+                operation.future.set_result(operation.result)
+            else:
+                operation.future.set_exception(ServerInternal("the worker ended in the middle of this"))
+
+    def _run(self) -> None:
+        try:
+            going = True
+            while going:
+                going = self._run_batch(self._queue.get())
+        finally:
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _run_batch(self, first: _Operation | None) -> bool:
+        """Carries out an operation and those behind it; completes them with one wake-up of the loop."""
+        began = now = self._clock()
+        batch: list[_Operation] = []
+        operation = first
+        try:
+            while operation is not None:
+                batch.append(operation)
+                self._carry_out(operation, now)
+                now = self._clock()
+                if now - began > _SLICE_SECONDS:
+                    break
+                try:
+                    operation = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+        finally:
+            if batch:
+                self._loop.call_soon_threadsafe(self._finish, batch, now - began)
+        return operation is not None
+
+    @staticmethod
+    def _carry_out(operation: _Operation, now: float) -> None:
+        # Both are looked at here, and not again: what has begun is applied whole.
+        if operation.future.cancelled():
+            return
+        if operation.deadline is not None and now >= operation.deadline:
+            operation.error = DeadlineExpired("the deadline passed before the work began; nothing was done")
+            return
+        try:
+            operation.result = operation.work()
+            operation.settled = True
+        except Exception as error:  # noqa: BLE001 - it is handed to whoever waits for the operation
+            operation.error = error
+
+    def _end(self) -> None:
+        """On the loop, after the worker's last batch: nothing may wait for a thread that is gone."""
+        self._accepting = False
+        self.ended.set()
+        left: list[_Operation] = []
+        while True:
+            try:
+                operation = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if operation is not None:
+                operation.error = Draining("the server has shut down; nothing was done")
+                left.append(operation)
+        if left:
+            self._finish(left, 0.0)
+
+
+def _log_failure(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.error("an operation that nobody waited for failed", exc_info=error)

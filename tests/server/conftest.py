@@ -1,0 +1,82 @@
+"""Real servers on free ports."""
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from rondel.server.app import Server
+from rondel.server.config import ServerConfig
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tinymodel
+from processes import Process, Start
+from rawclient import Client, Tokens
+
+OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 << 20)]
+
+
+@pytest.fixture
+def tokens(rng: np.random.Generator) -> Tokens:
+    return Tokens(rng)
+
+
+@pytest.fixture
+def config() -> ServerConfig:
+    return ServerConfig(port=0, budget_bytes=64 << 20, drain_seconds=5.0)
+
+
+@pytest_asyncio.fixture
+async def server(config: ServerConfig) -> AsyncIterator[Server]:
+    running = await Server.start(config)
+    yield running
+    await running.stop(drain_seconds=0.5)
+
+
+Connect = Callable[[str], Client]
+
+
+@pytest_asyncio.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes clients, each with a connection of its own."""
+    async with AsyncExitStack() as stack:
+
+        def make(address: str) -> Client:
+            channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+            stack.push_async_callback(channel.close)
+            return Client(channel)
+
+        yield make
+
+
+@pytest_asyncio.fixture
+async def client(server: Server, connect: Connect) -> Client:
+    return connect(server.address)
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a tiny language model."""
+    return tinymodel.write(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts servers in processes of their own."""
+    started: list[Process] = []
+
+    def run(**options: object) -> Process:
+        started.append(Process(**options))
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.popen.poll() is None:
+            process.popen.kill()
+        process.popen.communicate()

@@ -1,0 +1,54 @@
+"""What the front page says is true: its examples run, and its links lead somewhere."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "src/README.md", "docs/LOG.md"]
+
+
+def _example(heading: str) -> str:
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return str(code)
+
+
+def test_the_example_in_process_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(_example("In your process"), "README.md", "exec"), {})
+    shape, length = capsys.readouterr().out.rsplit(" ", 2)[:2]
+    assert (shape, length) == ("(2, 1, 9, 64)", "1000")
+
+
+async def test_the_example_over_the_wire_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    from rondel.server.app import Server
+    from rondel.server.config import ServerConfig
+
+    default = ServerConfig().tcp_address
+    assert default is not None
+    example = _example("Over the wire")
+    assert default in example
+    server = await Server.start(ServerConfig(port=0))
+    try:
+        code = compile(example.replace(default, server.address), "README.md", "exec")
+        await asyncio.to_thread(exec, code, {})
+    finally:
+        await server.stop()
+    assert capsys.readouterr().out == "(1, 9, 64) 1\n"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_name_only_targets_that_make_has(page: str) -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    named = re.findall(r"(?:^|`)make (\w+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(named) <= set(targets)
