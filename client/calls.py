@@ -27,7 +27,7 @@ DEFAULT_GENERATION_TIMEOUT: Final = 600.0
 MAX_MESSAGE_BYTES: Final = 64 << 20
 """Largest message that a client sends or takes. The server has its own limit, usually the smaller."""
 
-ATTEMPTS: Final = 5
+ATTEMPTS: Final = 6
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 
@@ -38,10 +38,11 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # The default waits a second before it looks again for a server that has just restarted.
+    # A channel looks for a lost server again more often than a call is tried, so a server that has come
+    # back is found within the tries of one call. The default waits up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
 )
 
 

@@ -1,4 +1,4 @@
-"""The checks of arrays that enter a session: dtype, shape, finite values. Data is copied only if it must be."""
+"""The checks of arrays that enter a session: dtype, shape, finite values. They copy only if they must."""
 
 from __future__ import annotations
 

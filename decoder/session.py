@@ -96,8 +96,8 @@ class DecoderSession:
     def chunks(self, tokens: int, *, at_most: int = 512) -> Iterator[slice]:
         """Cuts a run of new tokens into pieces that every layer may take before the next begins.
 
-        For callers that loop over layers: ``for part in session.chunks(n): for layer in ...:`` step
-        ``q[part]``. Each piece is computed from the length at that moment.
+        ``for part in session.chunks(n): for layer in ...: session.step(layer, q[part], …)``. Each piece
+        is computed from the length at that moment.
         """
         start = 0
         while start < tokens:
@@ -157,8 +157,7 @@ class DecoderSession:
     def step(
         self, layer: int, q: Floats, k: Floats, v: Floats, *, return_lse: bool = False
     ) -> Floats | tuple[Floats, Floats]:
-        """Append n tokens to one layer and attend from their positions: :meth:`append` and :meth:`attend`
-        in one call that is applied whole or not at all. Raises what they raise."""
+        """:meth:`append` and :meth:`attend`, applied whole or not at all. Raises what they raise."""
         with self._exclusive():
             call = self._check_tokens(layer, k, v)
             group = call.rings.group
@@ -173,9 +172,9 @@ class DecoderSession:
     def append_all(self, k: Floats, v: Floats, *, first_layer: int = 0) -> int:
         """Store n tokens in a run of layers: k [layers, n, Hkv, Dk], v [layers, n, Hkv, Dv].
 
-        The layers must have the same shapes and lengths. When they are all of the stream's layers, any n
-        is accepted: the tokens are then committed piece by piece. Returns their new length. Raises what
-        :meth:`append` raises, and SequenceGap when the layers are not level.
+        The layers must have the same shapes and lengths. All layers of the stream take any n (committed
+        piece by piece). Returns their new length. Raises what :meth:`append` raises, and SequenceGap when
+        the layers are not level.
         """
         with self._exclusive():
             self._apply(self._check_stack(first_layer, k, v))
@@ -209,10 +208,7 @@ class DecoderSession:
     def matches(self, layer: int, position: int, k: Floats, v: Floats) -> bool:
         """Whether the tokens stored from ``position`` on are, to the byte, what k and v are stored as.
 
-        Raises:
-            InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
-            SequenceGap: the layer does not hold all these positions.
-            DuplicateTooOld: the ring has passed them.
+        Raises what :meth:`read` raises, and InvalidShape, ValueRange.
         """
         with self._exclusive():
             call = self._check_tokens(layer, k, v)

@@ -33,8 +33,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.kernels": (_ERRORS, f"{_DECODER}.kernels"),
     f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),
+    f"{_DECODER}.stats": (f"{_DECODER}.cache",),
+    f"{_DECODER}.call": (f"{_DECODER}.arrays", f"{_DECODER}.cache", f"{_DECODER}.kernels"),
     f"{_DECODER}.session": tuple(
-        f"{_DECODER}.{name}" for name in ("errors", "spec", "arrays", "cache", "kernels")
+        f"{_DECODER}.{name}" for name in ("errors", "spec", "arrays", "call", "stats", "cache", "kernels")
     ),
     f"{_DECODER}.lm": (_ERRORS, _SPEC, f"{_DECODER}.lm"),
     "rondel.v1": (_ERRORS, _SPEC, "rondel.v1"),

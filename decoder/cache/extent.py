@@ -36,7 +36,7 @@ class StreamExtent:
 
     @property
     def min_length(self) -> int:
-        """The smallest length that a truncate may ask for. Dropping what is not committed is always allowed."""
+        """The smallest length that a truncate may ask for; never more than ``length``."""
         limits = [
             min(self.length, self.high_water - layout.group.reserve)
             for layout in self._layouts
@@ -99,7 +99,7 @@ class StreamExtent:
         end = start + tokens
         if end > self._spec.length_limit:
             raise LengthExceeded(
-                f"the stream holds at most {self._spec.length_limit} tokens, got {tokens} more than its {start}",
+                f"the stream holds at most {self._spec.length_limit} tokens, got {start} and {tokens} more",
                 limit=self._spec.length_limit,
             )
         if len(layers) < self._spec.layers:
@@ -111,7 +111,7 @@ class StreamExtent:
         limit, lead = layout.group.reserve + 1, end - self.length
         if layout.wraps_at(end) and lead > limit:
             raise ChunkTooLong(
-                f"a wrapped layer may be at most {limit} tokens ahead of the stream's {self.length}, got {lead}",
+                f"a wrapped layer may be {limit} tokens ahead of the stream's {self.length}, got {lead}",
                 limit=limit,
             )
 

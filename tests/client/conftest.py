@@ -113,6 +113,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tinymodel.write(tmp_path_factory.mktemp("model") / "tiny.gguf", context=100_000)
 
 
+@pytest.fixture(scope="module")
+def running(tiny_model: Path) -> Iterator[str]:
+    """A server with the tiny model."""
+    with server(f"--model={tiny_model}") as process:
+        yield process.address
+
+
 class Blocking:
     """An asyncio client or stream with the look of its waiting twin."""
 
