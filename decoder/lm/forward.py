@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from rondel.decoder.errors import InvalidRequest, InvalidSpec, LengthExceeded, RondelError
 from rondel.decoder.lm.config import ModelConfig
@@ -38,14 +39,22 @@ class LanguageModel:
         )
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, progress: Progress | None = None) -> LanguageModel:
+    def load(
+        cls, path: str | PathLike[str], *, progress: Progress | None = None, blas_threads: int | None = 1
+    ) -> LanguageModel:
         """Load a GGUF file; ``progress(done, total)`` is called as its layers are read.
+
+        NumPy's BLAS is held to ``blas_threads`` from then on, in the whole process (None leaves it alone):
+        its workers spin while they wait, which on busy cores costs more than they bring, and how many they
+        are shows in the last bits.
 
         Raises:
             ModelNotFound, CorruptModel, UnsupportedModel: what is wrong with the file.
             BudgetExceeded: its weights are larger than this machine's memory.
         """
         file = GgufFile(path)
+        if blas_threads is not None:
+            threadpool_limits(limits=blas_threads, user_api="blas")
         config = ModelConfig.read(file)
         tokenizer = Tokenizer(file)
         return cls(config, Weights.read(file, config, progress=progress), tokenizer)
