@@ -23,7 +23,7 @@ from rondel.decoder.errors import (
     StreamClosed,
     StreamNotFound,
 )
-from rondel.decoder.spec import PAGE_SLOTS, LayerGroup, StreamSpec
+from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_from_message
 from rondel.v1.wire import from_tensor, to_tensor
@@ -92,18 +92,9 @@ class StreamCore:
         )
         start = 0
         while start < tokens:
-            stop = min(tokens, start + min(most, self._room()))
+            stop = min(tokens, start + min(most, self._spec.room(self._length)))
             yield slice(start, stop)
             start = stop
-
-    def _room(self) -> int:
-        """Tokens that every layer may take now, committed ones counted from ``length``."""
-        rooms = [self._spec.length_limit]
-        for group in self._spec.groups:
-            if group.window is not None and group.max_chunk is not None:
-                before_wrap = group.sinks + ring_slots(group) - self._length
-                rooms.append(max(group.max_chunk, before_wrap))
-        return min(rooms)
 
     def _first_layers(self) -> list[int]:
         return [group.layers[0] for group in self._spec.groups]
@@ -277,12 +268,6 @@ class StreamCore:
         self._length = result.committed_length
         lse = from_tensor(result.lse, name="lse") if return_lse else None
         return StepOutcome(from_tensor(result.out, name="out"), lse, None)
-
-
-def ring_slots(group: LayerGroup) -> int:
-    """Token slots of a group's ring: the design's capacity, which decides when it wraps."""
-    pages = -(-((group.window or 0) + group.reserve) // PAGE_SLOTS) + 1
-    return pages * PAGE_SLOTS
 
 
 def request_id() -> str:

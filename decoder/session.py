@@ -101,7 +101,7 @@ class DecoderSession:
         """
         start = 0
         while start < tokens:
-            end = min(tokens, start + min(at_most, self._extent.room))
+            end = min(tokens, start + min(at_most, self.spec.room(self.length)))
             yield slice(start, end)
             start = end
 

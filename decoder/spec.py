@@ -116,6 +116,17 @@ class LayerGroup:
         return 1.0 / math.sqrt(self.key_dim) if self.scale is None else float(self.scale)
 
     @property
+    def capacity(self) -> int | None:
+        """Token slots of the ring, sinks aside; None = it never wraps.
+
+        One page more than window and reserve fill: when a page's first slot is rewritten, nothing of its
+        old lap can be needed any more, whatever is undone or dropped.
+        """
+        if self.window is None:
+            return None
+        return (-(-(self.window + self.reserve) // PAGE_SLOTS) + 1) * PAGE_SLOTS
+
+    @property
     def max_chunk(self) -> int | None:
         """How far a wrapped layer may run ahead of the stream's length; None = it never wraps."""
         return None if self.window is None else self.reserve + 1
@@ -200,6 +211,17 @@ class StreamSpec:
         """Smallest ``max_chunk`` of the groups; None = no group ever wraps."""
         limits = [group.max_chunk for group in self.groups if group.max_chunk is not None]
         return min(limits) if limits else None
+
+    def room(self, length: int) -> int:
+        """Tokens that every layer of a level stream of this length may take before the next begins; >= 1."""
+        return min(
+            (
+                max(group.reserve + 1, group.sinks + group.capacity - length)
+                for group in self.groups
+                if group.capacity is not None
+            ),
+            default=self.length_limit,
+        )
 
     def group_index(self, layer: int) -> int:
         """The number of the group that holds a layer. Raises InvalidLayer."""

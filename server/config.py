@@ -22,6 +22,7 @@ class ServerConfig:
     """
 
     host: str = "127.0.0.1"
+    """Address to listen on; anything but loopback needs allow_insecure_bind."""
     port: int | None = 7411
     """TCP port; 0 = a free one; None = no TCP."""
     unix_path: str | None = None
@@ -33,8 +34,11 @@ class ServerConfig:
     max_message_bytes: int = 16 * MIB
     """Largest message, either way."""
     max_streams: int = 4096
+    """Open streams at a time; one more is refused as QuotaExceeded."""
     max_step_items: int = 1024
+    """Streams that one Step call may name."""
     max_calls_per_connection: int = 1024
+    """Calls that one connection may have open at a time; more wait in the client."""
     queue_bytes: int = 64 * MIB
     """Request bytes that may wait for the kernels; more is refused as Overloaded."""
     max_generations: int = 16

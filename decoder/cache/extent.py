@@ -44,18 +44,6 @@ class StreamExtent:
         ]
         return max(limits, default=0)
 
-    @property
-    def room(self) -> int:
-        """Tokens that every layer may take before the next step, all layers being level; at least 1."""
-        return min(
-            (
-                max(layout.group.reserve + 1, layout.capacity + layout.group.sinks - self.length)
-                for layout in self._layouts
-                if layout.group.window is not None
-            ),
-            default=self._spec.length_limit,
-        )
-
     def claim(self, length: int) -> None:
         """Note that positions below ``length`` are about to be written: the first store of any change."""
         self.high_water = max(self.high_water, length)

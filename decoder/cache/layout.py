@@ -83,15 +83,8 @@ class RingLayout:
 
     @classmethod
     def of(cls, group: LayerGroup, length_limit: int) -> RingLayout:
-        """The ring of one layer of a group whose stream holds at most ``length_limit`` tokens.
-
-        One page more than window and reserve fill: when a page's first slot is rewritten, nothing of its
-        old lap can be needed any more, whatever is undone or dropped.
-        """
-        if group.window is None:
-            capacity = round_up(length_limit, PAGE_SLOTS)
-        else:
-            capacity = round_up(group.window + group.reserve, PAGE_SLOTS) + PAGE_SLOTS
+        """The ring of one layer of a group whose stream holds at most ``length_limit`` tokens."""
+        capacity = round_up(length_limit, PAGE_SLOTS) if group.capacity is None else group.capacity
         shape = (group.kv_heads, group.key_dim, group.value_dim)
         sinks = round_up(group.sinks, _TILE)
         return cls(
