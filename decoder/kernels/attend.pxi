@@ -10,27 +10,35 @@
 # (a range of one thread or of another machine would give the same partial). Empty parts are skipped.
 
 cdef extern from "tiles.h":
-    void product_i8(const int8_t*, int, int, const int16_t*, int64_t, int32_t*, int64_t, int) noexcept nogil
-    void product_f32(const float*, int, int, const float*, int64_t, float*, int64_t, int) noexcept nogil
+    void product_i8(
+        const int8_t*, int64_t, int, int, const int8_t*, const int16_t*, int64_t, int32_t*, int64_t, int
+    ) noexcept nogil
+    void product_f32(
+        const float*, int64_t, int, int, const float*, const float*, int64_t, float*, int64_t, int
+    ) noexcept nogil
 
 cdef extern from "math.h" nogil:
     double log(double)
     float sqrtf(float)
 
-# The block's scores over one page: [rows][PAGE_SLOTS], slots [start, end).
-cdef void score_page(const Geometry* g, Page* page, const char* run, int start, int end, Block* b) noexcept nogil:
-    cdef int tile
-    for tile in range(start // 16, end // 16):
-        if g.storage == STORE_FLOAT32:
-            product_f32(
-                <const float*>run + <int64_t>tile * g.key_pad * 16, 0, g.key_pad,
-                <const float*>b.queries, g.key_pad, <float*>b.scores + 16 * tile, PAGE_SLOTS, b.rows,
-            )
-        else:
-            product_i8(
-                <const int8_t*>run + <int64_t>tile * g.key_pad * 16, 0, g.key_pad // 2,
-                <const int16_t*>b.queries, g.key_pad, <int32_t*>b.scores + 16 * tile, PAGE_SLOTS, b.rows,
-            )
+# Scores of `rows` queries over one page: [rows][PAGE_SLOTS], slots [start, end), multiples of 16. `ahead` has
+# the extent of the page's keys.
+cdef void score_page(
+    const Geometry* g, const char* keys, int start, int end, const char* ahead,
+    const void* queries, int rows, void* scores
+) noexcept nogil:
+    cdef int64_t tile = 16 * g.key_pad
+    cdef int64_t skip = start // 16 * tile
+    if g.storage == STORE_FLOAT32:
+        product_f32(
+            <const float*>keys + skip, tile, (end - start) // 16, g.key_pad, <const float*>ahead + skip,
+            <const float*>queries, g.key_pad, <float*>scores + start, PAGE_SLOTS, rows,
+        )
+    else:
+        product_i8(
+            <const int8_t*>keys + skip, tile, (end - start) // 16, g.key_pad // 2, <const int8_t*>ahead + skip,
+            <const int16_t*>queries, g.key_pad, <int32_t*>scores + start, PAGE_SLOTS, rows,
+        )
 
 # Whether the denominator so far, this page included and relative to its maximum, is below FEW_KEYS. It asks
 # the range at hand only, whose pages come in a fixed order.
@@ -43,7 +51,7 @@ cdef void weigh_page(const Geometry* g, Page* page, const char* run, int start, 
     cdef const uint16_t* scales
     cdef float largest = 0.0, coarsest = 0.0
     cdef int known_lo = -1, known_hi = -1
-    cdef int r, t, tile
+    cdef int r, t
     if g.storage == STORE_FLOAT32:
         for r in range(b.rows):
             weigh_f32(<float*>b.scores + r * PAGE_SLOTS, b.row_scale[r], b.lo[r], b.hi[r], start, end,
@@ -69,34 +77,31 @@ cdef void weigh_page(const Geometry* g, Page* page, const char* run, int start, 
         b.parts[r].fine = few_keys(&b.page_range, r, &b.parts[r])
         if not b.parts[r].fine and not scores_too_coarse(b.row_scale[r] * coarsest):
             continue
-        for tile in range(start // 16, end // 16):
-            product_i8(
-                <const int8_t*>run + <int64_t>tile * g.key_pad * 16, 0, g.key_pad // 2,
-                b.fine_queries + r * g.key_pad, g.key_pad, b.fine_scores + 16 * tile, PAGE_SLOTS, 1,
-            )
+        score_page(g, run, start, end, run, b.fine_queries + r * g.key_pad, 1, b.fine_scores)
         weigh_i8(
             <int32_t*>b.scores + r * PAGE_SLOTS, b.fine_scores, b.key_scales, b.value_weight, b.row_scale[r],
             b.lo[r], b.hi[r], start, end,
             b.exact + r * PAGE_SLOTS, b.weights + r * PAGE_SLOTS, &b.parts[r],
         )
 
-# The block's weighted sums of the page's values: [rows][Vp].
+# Weighted sums of the page's values: [rows][Vp]. `ahead` has the extent of the page's values.
 cdef void sum_page(
-    const Geometry* g, Page* page, const char* values, int start, int end,
+    const Geometry* g, int slots, const char* values, int start, int end, const char* ahead,
     const void* weights, int rows, void* sums
 ) noexcept nogil:
-    cdef int tile
-    for tile in range(g.value_pad // 16):
-        if g.storage == STORE_FLOAT32:
-            product_f32(
-                <const float*>values + <int64_t>tile * page.slots * 16, start, end - start,
-                <const float*>weights, PAGE_SLOTS, <float*>sums + 16 * tile, g.value_pad, rows,
-            )
-        else:
-            product_i8(
-                <const int8_t*>values + <int64_t>tile * page.slots * 16, start // 2, (end - start) // 2,
-                <const int16_t*>weights, PAGE_SLOTS, <int32_t*>sums + 16 * tile, g.value_pad, rows,
-            )
+    cdef int64_t tile = 16 * slots
+    cdef int64_t skip = 16 * start
+    if g.storage == STORE_FLOAT32:
+        product_f32(
+            <const float*>values + skip, tile, g.value_pad // 16, end - start, <const float*>ahead + skip,
+            <const float*>weights + start, PAGE_SLOTS, <float*>sums, g.value_pad, rows,
+        )
+    else:
+        product_i8(
+            <const int8_t*>values + skip, tile, g.value_pad // 16, (end - start) // 2,
+            <const int8_t*>ahead + skip, <const int16_t*>weights + start, PAGE_SLOTS,
+            <int32_t*>sums, g.value_pad, rows,
+        )
 
 cdef void merge_page(const Geometry* g, Page* page, const char* values, int start, int end, Block* b) noexcept nogil:
     cdef Partial* state = &b.page_range
@@ -111,7 +116,7 @@ cdef void merge_page(const Geometry* g, Page* page, const char* values, int star
             continue
         if part.fine:
             weigh_remainders(b.exact + r * PAGE_SLOTS, start, end, b.fine)
-            sum_page(g, page, values, start, end, b.fine, 1, b.fine_sums)
+            sum_page(g, page.slots, values, start, end, values, b.fine, 1, b.fine_sums)
         merge_factors(state.most[r], part.most, &old_factor, &new_factor)
         state.most[r] = max(state.most[r], part.most)
         state.sum[r] = state.sum[r] * old_factor + part.sum * new_factor
@@ -127,7 +132,8 @@ cdef void merge_page(const Geometry* g, Page* page, const char* values, int star
                     value = vf_fma(vf_from_i32(b.fine_sums + c), fine_unit, value)
             vf_store(state.acc + offset, vf_fma(value, unit, vf_mul(vf_load(state.acc + offset), before)))
 
-cdef void attend_page(const Geometry* g, Page* page, int head, Block* b) noexcept nogil:
+# next_run: what the block will read after this page, to be fetched while the values are summed.
+cdef void attend_page(const Geometry* g, Page* page, int head, Block* b, const char* next_run) noexcept nogil:
     cdef int start = PAGE_SLOTS, end = 0
     cdef const char* run = page.at + head * page.run
     cdef int r
@@ -139,10 +145,10 @@ cdef void attend_page(const Geometry* g, Page* page, int head, Block* b) noexcep
         return
     start = start & ~15
     end = (end + 15) & ~15
-    score_page(g, page, run, start, end, b)
+    score_page(g, run, start, end, run + key_bytes(g, page.slots), b.queries, b.rows, b.scores)
     weigh_page(g, page, run, start, end, b)
     run = run + key_bytes(g, page.slots)
-    sum_page(g, page, run, start, end,
+    sum_page(g, page.slots, run, start, end, next_run,
              b.scores if g.storage == STORE_FLOAT32 else <void*>b.weights, b.rows, b.sums)
     merge_page(g, page, run, start, end, b)
 
@@ -198,7 +204,7 @@ cdef void attend_head(
     int64_t rows, float scale, Block* b, float* out, float* lse
 ) noexcept nogil:
     cdef int64_t start, ring_page, ring_pages
-    cdef Page page
+    cdef Page page, following
     cdef int r
     for start from 0 <= start < rows * g.group by BLOCK_ROWS:
         b.rows = <int>min(<int64_t>BLOCK_ROWS, rows * g.group - start)
@@ -210,7 +216,7 @@ cdef void attend_head(
             for r in range(b.rows):
                 b.lo[r] = 0
                 b.hi[r] = <int>min(g.sinks, b.position[r] + 1)
-            attend_page(g, &page, head, b)
+            attend_page(g, &page, head, b, page.at + head * page.run)
         ring_pages = (min(g.capacity, b.position[b.rows - 1] + 1 - g.sinks) + PAGE_SLOTS - 1) // PAGE_SLOTS
         for ring_page in range(ring_pages):
             if ring_page and ring_page % RANGE_PAGES == 0:
@@ -218,6 +224,7 @@ cdef void attend_head(
             page = page_at(g, base, table, 1 + ring_page)
             for r in range(b.rows):
                 visible_slots(g, b.position[r], ring_page, &b.lo[r], &b.hi[r])
-            attend_page(g, &page, head, b)
+            following = page_at(g, base, table, 1 + (ring_page + 1) % ring_pages)
+            attend_page(g, &page, head, b, following.at + head * following.run)
         merge_range(g, b)
         write_rows(g, b, head, start, out, lse)
