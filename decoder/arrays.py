@@ -36,7 +36,7 @@ def check_array(name: str, x: Floats, shape: tuple[int | None, ...], kernels: Ke
     if not fits:
         got = _describe_got(x)
         raise InvalidShape(
-            f"{name} must be {_describe(shape)}, got {got}", got=got, expected=_describe(shape)
+            f"{name} must be {_describe(shape)}, got {got}", field=name, got=got, expected=_describe(shape)
         )
     x = np.ascontiguousarray(x)
     if not kernels.in_range(x.reshape(-1), MAX_MAGNITUDE):
@@ -69,11 +69,12 @@ def stacked_layers(spec: StreamSpec, first_layer: int, k: Floats) -> list[int]:
     count = k.shape[0] if isinstance(k, np.ndarray) and k.ndim == 4 else 0
     if not 1 <= count <= most:
         got, expected = _describe_got(k), f"[layers, tokens, heads, dim] of 1 to {most} layers"
-        raise InvalidShape(f"k must be {expected}, got {got}", got=got, expected=expected)
+        raise InvalidShape(f"k must be {expected}, got {got}", field="k", got=got, expected=expected)
     layers = list(range(first_layer, first_layer + count))
     if not spec.same_shape(layers):
         raise InvalidShape(
             f"layers {first_layer} to {layers[-1]} differ in shape and cannot be stacked",
+            field="k",
             got="layers of different shapes",
             expected="layers of one shape",
         )

@@ -223,6 +223,12 @@ class UnsupportedTier(RondelError, ImportError):
     reason = "UNSUPPORTED_TIER"
 
 
+class ForkedProcess(RondelError, RuntimeError):
+    """This process was forked after the kernel threads had started; it cannot use them."""
+
+    reason = "FORKED_PROCESS"
+
+
 class ModelError(RondelError):
     """Root of everything that can be wrong with a model or its file."""
 

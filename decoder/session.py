@@ -7,25 +7,25 @@ only committed number. A call that raises has changed nothing.
 
 from __future__ import annotations
 
-import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Literal, Self, overload
 
 import numpy as np
 
 from rondel.decoder import kernels
+from rondel.decoder import pool as pool  # sizes the kernels' threads at import
 from rondel.decoder.arrays import Floats, check_array, check_queries, empty_results, stacked_layers
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.call import LayerCall
-from rondel.decoder.errors import SessionBusy, StreamClosed
-from rondel.decoder.spec import StreamSpec
+from rondel.decoder.spec import StreamSpec, integer
 from rondel.decoder.stats import SessionStats, stats_of
+from rondel.decoder.turn import Turn
 
 
 class DecoderSession:
@@ -47,10 +47,10 @@ class DecoderSession:
         demand: Counter[int] = sum((layout.demand for layout in layouts), Counter())
         # Before the page tables are made: a stream too large for the arena may be too large for those.
         self._pages = arena.reserve(demand)
+        weakref.finalize(self, arena.abandon, self._pages)  # a session dropped without close() leaks nothing
         self._rings = [GroupRings(layout) for layout in layouts]
         self._extent = StreamExtent(spec, layouts)
-        self._closed = False
-        self._turn = threading.Lock()
+        self._turn = Turn()
 
     # --- state ----------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class DecoderSession:
     @property
     def closed(self) -> bool:
         """Whether the caches have been given back."""
-        return self._closed
+        return self._turn.closed
 
     @property
     def max_chunk(self) -> int | None:
@@ -86,12 +86,11 @@ class DecoderSession:
 
     def layer_length(self, layer: int) -> int:
         """Tokens that one layer has. Raises InvalidLayer."""
-        self.spec.group_index(layer)
         return self._extent.layer_length(layer)
 
     def stats(self) -> SessionStats:
         """The stream's numbers now."""
-        return stats_of(self._extent, self._rings, self._pages, closed=self._closed)
+        return stats_of(self._extent, self._rings, self._pages, closed=self._turn.closed)
 
     def chunks(self, tokens: int, *, at_most: int = 512) -> Iterator[slice]:
         """Cuts a run of new tokens into pieces that every layer may take before the next begins.
@@ -100,8 +99,8 @@ class DecoderSession:
         is computed from the length at that moment.
         """
         start = 0
-        while start < tokens:
-            end = min(tokens, start + min(at_most, self.spec.room(self.length)))
+        while start < integer("tokens", tokens):
+            end = min(tokens, start + min(integer("at_most", at_most, least=1), self.spec.room(self.length)))
             yield slice(start, end)
             start = end
 
@@ -115,7 +114,7 @@ class DecoderSession:
             ChunkTooLong: the wrapped layer would run too far ahead of the stream; nothing changed.
             LengthExceeded: the stream's max_length would be passed; nothing changed.
         """
-        with self._exclusive():
+        with self._turn:
             self._apply([self._check_tokens(layer, k, v)])
             return self._extent.layer_length(layer)
 
@@ -139,13 +138,13 @@ class DecoderSession:
             SequenceGap: a row lies beyond what the layer holds.
             WindowEvicted: a row's window is no longer whole.
         """
-        with self._exclusive():
+        with self._turn:
             rings = self._ring(layer)
             q = check_queries(rings.group, q, None, self._kernels)
             first = self._extent.layer_length(layer) - len(q) if position is None else position
             self._extent.check_window(layer, first, len(q))
             out, lse = empty_results(rings.group, len(q))
-            self._attend(rings, layer, first, q, out, lse)
+            self._kernels.attend([self._query(rings, layer, first, q, out, lse)])
         return (out, lse) if return_lse else out
 
     @overload
@@ -158,13 +157,10 @@ class DecoderSession:
         self, layer: int, q: Floats, k: Floats, v: Floats, *, return_lse: bool = False
     ) -> Floats | tuple[Floats, Floats]:
         """:meth:`append` and :meth:`attend`, applied whole or not at all. Raises what they raise."""
-        with self._exclusive():
-            call = self._check_tokens(layer, k, v)
-            group = call.rings.group
-            q = check_queries(group, q, len(call.k), self._kernels)
-            out, lse = empty_results(group, len(q))
-            call.ask(q, out, lse)
+        with self._turn:
+            call = self._step_call(layer, q, k, v)
             self._apply([call])
+        ((_, out, lse),) = call.asked
         return (out, lse) if return_lse else out
 
     # --- all layers -----------------------------------------------------------------------------------
@@ -176,13 +172,13 @@ class DecoderSession:
         piece by piece). Returns their new length. Raises what :meth:`append` raises, and SequenceGap when
         the layers are not level.
         """
-        with self._exclusive():
+        with self._turn:
             self._apply(self._check_stack(first_layer, k, v))
             return self._extent.layer_length(first_layer)
 
     def step_all(self, q: Floats, k: Floats, v: Floats, *, first_layer: int = 0) -> Floats:
         """:meth:`append_all` and attend: q [layers, n, Hq, Dk], result [layers, n, Hq, Dv]."""
-        with self._exclusive():
+        with self._turn:
             calls = self._check_stack(first_layer, k, v)
             group, tokens = calls[0].rings.group, len(calls[0].k)
             shape = (len(calls), tokens, group.query_heads, group.key_dim)
@@ -202,7 +198,7 @@ class DecoderSession:
             SequenceGap: the stream is not that long.
             RollbackTooDeep: the ring no longer holds what that length would see (see ``min_length``).
         """
-        with self._exclusive():
+        with self._turn:
             self._extent.truncate(length)
 
     def matches(self, layer: int, position: int, k: Floats, v: Floats) -> bool:
@@ -210,7 +206,7 @@ class DecoderSession:
 
         Raises what :meth:`read` raises, and InvalidShape, ValueRange.
         """
-        with self._exclusive():
+        with self._turn:
             call = self._check_tokens(layer, k, v)
             self._extent.check_stored(layer, position, len(call.k))
             table = call.rings.table(layer)
@@ -223,7 +219,7 @@ class DecoderSession:
             SequenceGap: the layer does not hold all these positions.
             DuplicateTooOld: the ring has passed them.
         """
-        with self._exclusive():
+        with self._turn:
             rings = self._ring(layer)
             self._extent.check_stored(layer, start, stop - start)
             k = np.empty((stop - start, rings.group.kv_heads, rings.group.key_dim), np.float32)
@@ -233,9 +229,9 @@ class DecoderSession:
 
     def close(self) -> None:
         """Give all pages back. Doing it twice is harmless. Raises SessionBusy during another call."""
-        if not self._closed:
-            with self._exclusive():
-                self._closed = True
+        if not self._turn.closed:
+            with self._turn:
+                self._turn.closed = True
                 self._pages.release()
 
     def __enter__(self) -> Self:
@@ -247,17 +243,6 @@ class DecoderSession:
         self.close()
 
     # --- inside ---------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        if not self._turn.acquire(blocking=False):
-            raise SessionBusy("another call is running in this session; a session has one caller at a time")
-        try:
-            if self._closed:
-                raise StreamClosed("the stream is closed")
-            yield
-        finally:
-            self._turn.release()
 
     def _ring(self, layer: int) -> GroupRings:
         return self._rings[self.spec.group_index(layer)]
@@ -272,29 +257,44 @@ class DecoderSession:
         v = check_array("v", v, (*k.shape[:2], group.kv_heads, group.value_dim), self._kernels)
         return [LayerCall(layer, self._ring(layer), k[i], v[i]) for i, layer in enumerate(layers)]
 
+    def _step_call(self, layer: int, q: Floats, k: Floats, v: Floats) -> LayerCall:
+        call = self._check_tokens(layer, k, v)
+        group = call.rings.group
+        q = check_queries(group, q, len(call.k), self._kernels)
+        call.ask(q, *empty_results(group, len(q)))
+        return call
+
     def _apply(self, calls: Sequence[LayerCall]) -> None:
         """Store the tokens of checked calls and attend where there are queries: whole or not at all."""
+        for part in self._parts(calls):
+            for call in calls:
+                first = self._place(call, part)
+                for q, out, lse in call.asked:
+                    results = out[part], lse[part]
+                    self._kernels.attend([self._query(call.rings, call.layer, first, q[part], *results)])
+                self._extent.advance(call.layer, first + part.stop - part.start)
+
+    def _parts(self, calls: Sequence[LayerCall]) -> Iterator[slice]:
+        """The pieces in which checked calls are carried out. Raises what ``check_append`` raises."""
         tokens = len(calls[0].k)
         self._extent.check_append([call.layer for call in calls], tokens)
-        # Nothing below can fail. Layers that are all of the stream's advance piece by piece.
-        whole = len(calls) == self.spec.layers
-        for part in self.chunks(tokens) if whole else [slice(0, tokens)]:
-            for call in calls:
-                self._store(call, part)
+        # Layers that are all of the stream's advance piece by piece.
+        return self.chunks(tokens) if len(calls) == self.spec.layers else iter([slice(0, tokens)])
 
-    def _store(self, call: LayerCall, part: slice) -> None:
+    def _place(self, call: LayerCall, part: slice) -> int:
+        """Claim positions and store a part of a call's tokens there; returns the first position."""
         first = self._extent.layer_length(call.layer)
         end = first + part.stop - part.start
-        # The order of stores is the design's: high water, data, the layer's length after its attend.
+        # The order of stores is the design's: high water, data, and the layer's length after its attend.
         self._extent.claim(end)
         for rings in self._rings:
             rings.grow(end, self._pages)
         words, table = call.rings.words, call.rings.table(call.layer)
         self._kernels.place(words, self._arena.base, table, first, call.k[part], call.v[part])
-        for q, out, lse in call.asked:
-            self._attend(call.rings, call.layer, first, q[part], out[part], lse[part])
-        self._extent.advance(call.layer, end)
+        return first
 
-    def _attend(self, rings: GroupRings, layer: int, first: int, q: Floats, out: Floats, lse: Floats) -> None:
+    def _query(
+        self, rings: GroupRings, layer: int, first: int, q: Floats, out: Floats, lse: Floats
+    ) -> kernels.Query:
         scale = rings.group.score_scale
-        self._kernels.attend(rings.words, self._arena.base, rings.table(layer), first, scale, q, out, lse)
+        return rings.words, self._arena.base, rings.table(layer), first, scale, q, out, lse

@@ -7,11 +7,12 @@ S sinks, R reserve.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, SupportsIndex
 
-from rondel.decoder.errors import InvalidLayer, InvalidSpec
+from rondel.decoder.errors import InvalidLayer, InvalidRequest, InvalidSpec
 
 PAGE_SLOTS: Final = 128
 """Token slots in a ring page."""
@@ -40,6 +41,20 @@ def _whole(name: str, value: object, low: int, high: int) -> int:
     return value
 
 
+def integer(name: str, value: object, *, least: int | None = None) -> int:
+    """``value`` as an int, if it is a whole number (NumPy's included), no bool, and not below ``least``.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
+    if not isinstance(value, bool) and isinstance(value, SupportsIndex):
+        number = operator.index(value)
+        if least is None or number >= least:
+            return number
+    bound = "" if least is None else f" of at least {least}"
+    raise InvalidRequest(f"{name} must be an integer{bound}, got {value!r}", field=name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
     """Layers that share one shape, one visibility rule and one storage type: one ring each, alike.
@@ -65,6 +80,8 @@ class LayerGroup:
     """Multiplier of q·k; None = 1/√key_dim."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.layers, tuple | list | range):
+            raise InvalidSpec(f"layers must be a tuple of integers, got {self.layers!r}", field="layers")
         layers = tuple(self.layers)
         object.__setattr__(self, "layers", layers)
         if not layers:
@@ -88,7 +105,7 @@ class LayerGroup:
             )
         if self.window is None:
             for name in ("sinks", "reserve"):
-                if getattr(self, name) != 0:
+                if isinstance(getattr(self, name), bool) or getattr(self, name) != 0:
                     raise InvalidSpec(
                         f"{name} must be 0 without a window (nothing is ever evicted), "
                         f"got {getattr(self, name)!r}",
@@ -100,6 +117,7 @@ class LayerGroup:
             _whole("reserve", self.reserve, 0, MAX_RESERVE)
         if self.scale is not None and not (
             isinstance(self.scale, int | float)
+            and not isinstance(self.scale, bool)
             and math.isfinite(self.scale)
             and 0.0 < self.scale <= MAX_SCALE
         ):
@@ -146,6 +164,10 @@ class StreamSpec:
     _group_of: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.groups, tuple | list) or not all(
+            isinstance(group, LayerGroup) for group in self.groups
+        ):
+            raise InvalidSpec(f"groups must be a tuple of LayerGroup, got {self.groups!r}", field="groups")
         groups = tuple(self.groups)
         object.__setattr__(self, "groups", groups)
         if not groups:

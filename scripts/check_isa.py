@@ -1,7 +1,7 @@
 """Disassemble the compiled modules: does each use the instructions of its tier and no others?
 
-``_base`` and ``_cpu`` run on every x86-64 machine, so nothing beyond SSE2 may stand in them; the other
-tiers must really use their wide registers. No module may touch the process's floating-point mode (what
+``_base``, ``_cpu`` and ``_pool`` run on every x86-64 machine, so nothing beyond SSE2 may stand in them; the
+other tiers must really use their wide registers. No module may touch the process's floating-point mode (what
 -ffast-math does at link time) or bring in an OpenMP runtime.
 """
 
@@ -44,7 +44,7 @@ def problems_of(tier: str, code: Iterable[tuple[str, str]], headers: str) -> lis
     code = list(code)
     registers = {found for _, operands in code for found in re.findall(r"%([yz]mm)\d", operands)}
     problems = []
-    if tier in ("_base", "_cpu"):
+    if tier in ("_base", "_cpu", "_pool"):
         foreign = sorted({name for name, _ in code if BEYOND_SSE2.fullmatch(name)})
         if foreign or registers:
             problems.append(f"beyond SSE2: {', '.join([*foreign, *sorted(registers)])}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,10 +92,12 @@ class Arena:
         self._unit_taken = bytearray(self._units)
         self._pools: dict[int, _Pool] = {}
         self._resident = 0
+        self._abandoned: deque[Reservation] = deque()
         self._lock = threading.Lock()
 
     def stats(self) -> ArenaStats:
         """How much is claimed and used now."""
+        self._sweep()
         with self._lock:
             return ArenaStats(self._units * UNIT, sum(self._unit_taken) * UNIT, self._resident)
 
@@ -104,8 +107,12 @@ class Arena:
         Raises:
             BudgetExceeded: there is no room; nothing was claimed.
         """
+        self._sweep()
         claimed: list[tuple[_Pool, _Slab]] = []
         with self._lock:
+            # Counted first: a demand beyond all bounds must not claim slab after slab to find that out.
+            if self._units_short(demand) > self._unit_taken.count(0):
+                raise self._refusal(demand)
             for page_bytes, pages in demand.items():
                 pool = self._pools.setdefault(page_bytes, _Pool(page_bytes))
                 for _ in range(max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))):
@@ -119,12 +126,28 @@ class Arena:
                 self._pools[page_bytes].promised += pages
         return Reservation(self, dict(demand))
 
+    def abandon(self, reservation: Reservation) -> None:
+        """Have a reservation released at the next occasion. For finalisers, which may run anywhere, even
+        inside this arena."""
+        self._abandoned.append(reservation)
+
+    def _sweep(self) -> None:
+        while self._abandoned:
+            self._abandoned.popleft().release()
+
+    def _units_short(self, demand: Mapping[int, int]) -> int:
+        units = 0
+        for page_bytes, pages in demand.items():
+            pool = self._pools.get(page_bytes, _Pool(page_bytes))
+            units += pool.units * max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))
+        return units
+
     def _refusal(self, demand: Mapping[int, int]) -> BudgetExceeded:
-        requested = sum(size * pages for size, pages in demand.items())
+        requested = self._units_short(demand) * UNIT
         available = self._unit_taken.count(0) * UNIT
         return BudgetExceeded(
-            f"the stream needs {requested} bytes of cache, the arena has {available} of "
-            f"{self._units * UNIT} unclaimed (in slabs of {UNIT})",
+            f"the stream needs {requested} more bytes (slabs of {UNIT}), the arena has {available} of "
+            f"{self._units * UNIT} unclaimed",
             requested=requested,
             available=available,
         )

@@ -16,7 +16,7 @@ from rondel.decoder.errors import (
     SequenceGap,
     WindowEvicted,
 )
-from rondel.decoder.spec import StreamSpec
+from rondel.decoder.spec import StreamSpec, integer
 
 
 class StreamExtent:
@@ -31,7 +31,8 @@ class StreamExtent:
         self.generation = 0
 
     def layer_length(self, layer: int) -> int:
-        """Tokens that one layer has."""
+        """Tokens that one layer has. Raises InvalidLayer."""
+        self._spec.group_index(layer)
         return self._lengths[layer]
 
     @property
@@ -55,6 +56,7 @@ class StreamExtent:
 
     def truncate(self, length: int) -> None:
         """Set every layer to ``length`` and begin a generation. Raises SequenceGap, RollbackTooDeep."""
+        length = integer("length", length)
         if not 0 <= length <= self.length:
             raise SequenceGap(
                 f"length must be from 0 to the stream's {self.length}, got {length}", expected=self.length
@@ -105,7 +107,11 @@ class StreamExtent:
 
     def check_held(self, layer: int, position: int, tokens: int) -> None:
         """Raises SequenceGap unless the layer has all of ``tokens`` positions from ``position`` on."""
-        held = self._lengths[layer]
+        position, tokens, held = (
+            integer("position", position),
+            integer("tokens", tokens),
+            self._lengths[layer],
+        )
         if position < 0 or tokens < 0 or position + tokens > held:
             raise SequenceGap(
                 f"layer {layer} holds {held} tokens, got positions {position} to {position + tokens - 1}",
@@ -117,12 +123,14 @@ class StreamExtent:
         self.check_held(layer, position, rows)
         layout = self._layouts[self._spec.group_index(layer)]
         group, oldest = layout.group, layout.oldest_whole(self.high_water)
-        if group.window is None or oldest <= group.sinks or position < group.sinks:
+        # Rows within the sinks see only sinks, which are always there.
+        start = max(position, group.sinks)
+        if group.window is None or oldest <= group.sinks or start >= position + rows:
             return
-        if position - group.window + 1 < oldest:
+        if start - group.window + 1 < oldest:
             first = oldest + group.window - 1
             raise WindowEvicted(
-                f"the window of position {position} is no longer whole, that of {first} is", oldest=first
+                f"the window of position {start} is no longer whole, that of {first} is", oldest=first
             )
 
     def check_stored(self, layer: int, position: int, tokens: int) -> None:

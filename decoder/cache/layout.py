@@ -83,8 +83,10 @@ class RingLayout:
 
     @classmethod
     def of(cls, group: LayerGroup, length_limit: int) -> RingLayout:
-        """The ring of one layer of a group whose stream holds at most ``length_limit`` tokens."""
-        capacity = round_up(length_limit, PAGE_SLOTS) if group.capacity is None else group.capacity
+        """The ring of one layer of a group whose stream holds at most ``length_limit`` tokens: no larger than
+        those tokens need."""
+        whole = round_up(length_limit, PAGE_SLOTS)
+        capacity = whole if group.capacity is None else min(group.capacity, whole)
         shape = (group.kv_heads, group.key_dim, group.value_dim)
         sinks = round_up(group.sinks, _TILE)
         return cls(

@@ -7,7 +7,9 @@
     softmax.pxi   one row over one page
     block.pxi     a block of rows: queries, working space, running state
     attend.pxi    such a block over one kv head's ring; merging
+    batch.pxi     many streams in one job of the thread pool (pool.h, _pool.pyx)
     api.pxi       the Python face
+    bandwidth.pxi, bandwidth.h   read loops: the yardstick of the benchmarks
     _base … _v4vnni.pyx   the tiers: they include all of the above; _cpu.pyx asks the processor
 
 A kernel takes pointers, sizes and page tables; it allocates nothing, raises nothing and knows no cache
@@ -31,6 +33,10 @@ Floats = NDArray[np.float32]
 Words = NDArray[np.int64]
 
 
+Query = tuple[Words, int, Words, int, float, Floats, Floats, Floats]
+"""words, base, table, first, scale, q [N, Hq, Dk], out [N, Hq, Dv], lse [N, Hq]"""
+
+
 class Kernels(Protocol):
     """What every tier module offers.
 
@@ -49,21 +55,33 @@ class Kernels(Protocol):
     def read(self, words: Words, base: int, table: Words, first: int, k: Floats, v: Floats) -> None:
         """Fill k and v with stored tokens, dequantised."""
 
-    def attend(
-        self,
-        words: Words,
-        base: int,
-        table: Words,
-        first: int,
-        scale: float,
-        q: Floats,
-        out: Floats,
-        lse: Floats,
-    ) -> None:
-        """Causal attention; fills out and lse."""
+    def attend(self, queries: list[Query]) -> None:
+        """Causal attention, all queries in one job of the thread pool; fills each out and lse.
+
+        Raises ForkedProcess when the pool's threads stayed in the parent of this process.
+        """
 
     def in_range(self, x: Floats, limit: float) -> bool:
         """Whether every element of x [n] is a number of magnitude at most ``limit``."""
+
+    def read_pages(self, words: Words, base: int, table: Words, start: int, stop: int, variant: int) -> int:
+        """Read what attention reads of ring pages ``start`` to ``stop`` - 1, in its order; for benchmarks.
+
+        Every ``variant`` is another loop over the same bytes (:data:`READ_LOOPS`) and returns the same
+        checksum: the exclusive or of their 64-bit words. The GIL is released. Raises ValueError for a page
+        that is not there and a variant that does not exist.
+        """
+
+
+READ_LOOPS: Final = (
+    "4 vectors",
+    "8 vectors",
+    "words",
+    "4 vectors, prefetch",
+    "8 vectors, prefetch",
+    "words, prefetch",
+)
+"""The variants of :meth:`Kernels.read_pages`, by number."""
 
 
 def available() -> tuple[str, ...]:

@@ -26,13 +26,25 @@ def read(
     v: NDArray[np.float32],
 ) -> None: ...
 def attend(
+    queries: list[
+        tuple[
+            NDArray[np.int64],
+            int,
+            NDArray[np.int64],
+            int,
+            float,
+            NDArray[np.float32],
+            NDArray[np.float32],
+            NDArray[np.float32],
+        ]
+    ],
+) -> None: ...
+def read_pages(
     words: NDArray[np.int64],
     base: int,
     table: NDArray[np.int64],
-    first: int,
-    scale: float,
-    q: NDArray[np.float32],
-    out: NDArray[np.float32],
-    lse: NDArray[np.float32],
-) -> None: ...
+    start: int,
+    stop: int,
+    variant: int,
+) -> int: ...
 def in_range(x: NDArray[np.float32], limit: float) -> bool: ...

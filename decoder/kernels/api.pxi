@@ -1,7 +1,9 @@
 # The Python face of a tier: checks sizes once, releases the GIL, calls one kernel. The session has validated
 # everything that a caller can get wrong; the checks here keep a mistake of ours from becoming a wild pointer.
 
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
+
+from rondel.decoder.errors import ForkedProcess
 
 cdef extern from "stdlib.h" nogil:
     void* aligned_alloc(size_t alignment, size_t size)
@@ -36,33 +38,113 @@ def read(const int64_t[::1] words, uintptr_t base, const int64_t[::1] table, int
             read_tokens(&g, <char*>base, &table[0], first, k.shape[0], &k[0, 0, 0], &v[0, 0, 0])
 
 
-def attend(const int64_t[::1] words, uintptr_t base, const int64_t[::1] table, int64_t first, float scale,
-           const float[:, :, ::1] q, float[:, :, ::1] out, float[:, ::1] lse):
-    cdef Geometry g = geometry_from(words)
-    cdef int64_t rows = q.shape[0]
-    cdef int heads = g.kv_heads * g.group
-    cdef Block block
+def attend(list queries):
+    cdef int64_t count = len(queries)
+    cdef int threads = thread_count()
+    cdef int64_t units = 0, split_units = 0, stored = 0, split_floats = 0, i
+    cdef Batch batch
+    cdef bint split
+    cdef int failed
     cdef char* memory
-    cdef int head
-    if q.shape[1] != heads or q.shape[2] != g.key_dim:
-        raise ValueError(f"q must be [N, {heads}, {g.key_dim}], got [{rows}, {q.shape[1]}, {q.shape[2]}]")
-    if out.shape[0] != rows or out.shape[1] != heads or out.shape[2] != g.value_dim:
-        raise ValueError(f"out must be [{rows}, {heads}, {g.value_dim}]")
-    if lse.shape[0] != rows or lse.shape[1] != heads:
-        raise ValueError(f"lse must be [{rows}, {heads}]")
-    if rows == 0:
+    cdef Item* items
+    if count == 0:
         return
-    check_pages(&g, table, first, rows, True)
-    cdef int block_rows = <int>min(<int64_t>BLOCK_ROWS, rows * g.group)
-    memory = <char*>aligned_alloc(64, block_layout(&g, block_rows, NULL, &block))
-    if memory == NULL:
-        raise MemoryError("no memory for the kernel's working space")
-    block_layout(&g, block_rows, memory, &block)
-    with nogil:
-        for head in range(g.kv_heads):
-            attend_head(&g, <char*>base, &table[0], head, &q[0, 0, 0], first, rows, scale, &block,
-                        &out[0, 0, 0], &lse[0, 0])
-    free(memory)
+    items = <Item*>malloc(count * sizeof(Item))
+    if items == NULL:
+        raise MemoryError("no memory for a batch")
+    try:
+        batch.scratch_bytes = 0
+        for i in range(count):
+            fill_item(&items[i], queries[i])
+            batch.scratch_bytes = max(batch.scratch_bytes, scratch_of(&items[i]))
+            units += unit_count(&items[i], False)
+            split_units += unit_count(&items[i], True)
+            stored += item_bytes(&items[i])
+        if stored < ALONE_BYTES:
+            threads = 1
+        split = threads > 1 and units < UNITS_PER_THREAD * threads and split_units > units
+        if split:
+            for i in range(count):
+                split_floats += unit_count(&items[i], True) * partial_floats(&items[i])
+        memory = <char*>aligned_alloc(64, threads * batch.scratch_bytes + (4 * split_floats + 63) // 64 * 64)
+        if memory == NULL:
+            raise MemoryError("no memory for the kernel's working space")
+        batch.items = items
+        batch.count = count
+        batch.scratch = memory
+        memory += threads * batch.scratch_bytes
+        units = 0
+        for i in range(count):
+            items[i].first_unit = units
+            items[i].partials = <float*>memory if split else NULL
+            units += unit_count(&items[i], split)
+            memory += 4 * unit_count(&items[i], split) * partial_floats(&items[i])
+        with nogil:
+            failed = run_batch(&batch, units, threads)
+        free(batch.scratch)
+    finally:
+        free(items)
+    if failed:
+        raise ForkedProcess(
+            "this process was forked from one whose kernel threads were running; it has none of them: "
+            "start it anew (spawn), or set one thread before forking"
+        )
+
+
+cdef int run_batch(Batch* batch, int64_t units, int threads) noexcept nogil:
+    cdef int64_t i
+    if threads == 1:
+        for i in range(units):
+            batch_unit(batch, i, 0)
+    elif run_units(batch_unit, batch, units) != 0:
+        return -1
+    for i in range(batch.count):
+        if batch.items[i].partials != NULL:
+            merge_split(&batch.items[i])
+    return 0
+
+
+cdef int64_t scratch_of(const Item* item) noexcept nogil:
+    cdef Block block
+    return block_layout(&item.g, item.most_rows, NULL, &block)
+
+
+# Stored bytes that the item reads, about.
+cdef int64_t item_bytes(const Item* item) noexcept nogil:
+    return min(item.g.capacity, item.first + item.rows) * item.g.ring_run // PAGE_SLOTS * item.g.kv_heads
+
+
+# call: words, base, table, first, scale, q [N, Hq, Dk], out [N, Hq, Dv], lse [N, Hq]. The tuple keeps the
+# arrays alive.
+cdef fill_item(Item* item, tuple call):
+    cdef const int64_t[::1] words = call[0]
+    cdef const int64_t[::1] table = call[2]
+    cdef const float[:, :, ::1] q = call[5]
+    cdef float[:, :, ::1] out = call[6]
+    cdef float[:, ::1] lse = call[7]
+    cdef int heads
+    item.g = geometry_from(words)
+    item.base = <char*><uintptr_t>call[1]
+    item.first = call[3]
+    item.scale = call[4]
+    item.rows = q.shape[0]
+    heads = item.g.kv_heads * item.g.group
+    if q.shape[1] != heads or q.shape[2] != item.g.key_dim:
+        raise ValueError(f"q must be [N, {heads}, {item.g.key_dim}], got [{q.shape[0]}, {q.shape[1]}, {q.shape[2]}]")
+    if out.shape[0] != item.rows or out.shape[1] != heads or out.shape[2] != item.g.value_dim:
+        raise ValueError(f"out must be [{item.rows}, {heads}, {item.g.value_dim}]")
+    if lse.shape[0] != item.rows or lse.shape[1] != heads:
+        raise ValueError(f"lse must be [{item.rows}, {heads}]")
+    item.most_rows = <int>min(<int64_t>BLOCK_ROWS, item.rows * item.g.group)
+    item.blocks = (item.rows * item.g.group + BLOCK_ROWS - 1) // BLOCK_ROWS
+    item.ranges = range_count(&item.g, item.first + item.rows - 1)
+    item.partials = NULL
+    if item.rows:
+        check_pages(&item.g, table, item.first, item.rows, True)
+        item.table = &table[0]
+        item.q = &q[0, 0, 0]
+        item.out = &out[0, 0, 0]
+        item.lse = &lse[0, 0]
 
 
 def in_range(const float[::1] x, float limit):
@@ -101,4 +183,5 @@ cdef check_tokens(Geometry* g, const int64_t[::1] table, int64_t first,
         raise ValueError(
             f"v must be [{k.shape[0]}, {g.kv_heads}, {g.value_dim}], got [{v.shape[0]}, {v.shape[1]}, {v.shape[2]}]"
         )
-    check_pages(g, table, first, k.shape[0], False)
+    if k.shape[0]:
+        check_pages(g, table, first, k.shape[0], False)

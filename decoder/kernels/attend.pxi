@@ -152,14 +152,13 @@ cdef void attend_page(const Geometry* g, Page* page, int head, Block* b, const c
              b.scores if g.storage == STORE_FLOAT32 else <void*>b.weights, b.rows, b.sums)
     merge_page(g, page, run, start, end, b)
 
-cdef void merge_range(const Geometry* g, Block* b) noexcept nogil:
-    cdef Partial* new = &b.page_range
-    cdef Partial* total = &b.total
+# Adds the partial of a range to what the ranges before it gave. Empty ones change no bit.
+cdef void merge_range(const Geometry* g, int rows, const Partial* new, Partial* total) noexcept nogil:
     cdef float old_factor = 1.0, new_factor = 1.0
     cdef vf before, after
     cdef int64_t offset
     cdef int r, c
-    for r in range(b.rows):
+    for r in range(rows):
         if new.most[r] == -INFINITY:
             continue
         offset = <int64_t>r * g.value_pad
@@ -178,53 +177,31 @@ cdef void merge_range(const Geometry* g, Block* b) noexcept nogil:
                 total.acc + offset + c,
                 vf_fma(vf_load(new.acc + offset + c), after, vf_mul(vf_load(total.acc + offset + c), before)),
             )
-    clear_partial(g, b.rows, new)
 
-# Adding zero turns a -0 that rounding may have left into +0, so that not even its sign tells anything
-# about slots the row does not see.
-cdef void write_rows(
-    const Geometry* g, Block* b, int head, int64_t start, float* out, float* lse
-) noexcept nogil:
-    cdef int64_t flat, at
-    cdef int r, c
-    for r in range(b.rows):
-        flat = start + r
-        at = (flat // g.group) * g.kv_heads * g.group + head * g.group + flat % g.group
-        if b.total.most[r] == -INFINITY:
-            memset(out + at * g.value_dim, 0, 4 * g.value_dim)
-            lse[at] = -INFINITY
-            continue
-        for c in range(g.value_dim):
-            out[at * g.value_dim + c] = b.total.acc[r * g.value_pad + c] / b.total.sum[r] + <float>0.0
-        lse[at] = <float>((<double>b.total.most[r]) * 0.6931471805599453 + log(b.total.sum[r]))
+# How many ranges of pages the rows up to `position` may see; at least one.
+cdef inline int64_t range_count(const Geometry* g, int64_t position) noexcept nogil:
+    cdef int64_t slots = min(g.capacity, position + 1 - g.sinks)
+    return max(<int64_t>1, (slots + RANGE_PAGES * PAGE_SLOTS - 1) // (RANGE_PAGES * PAGE_SLOTS))
 
-# q [rows, Hq, Dk] at positions first, first + 1, …; out [rows, Hq, Dv], lse [rows, Hq].
-cdef void attend_head(
-    const Geometry* g, char* base, const int64_t* table, int head, const float* q, int64_t first,
-    int64_t rows, float scale, Block* b, float* out, float* lse
+# The block over one range of ring pages; the first range begins with the sink page. Result in b.page_range.
+cdef void attend_range(
+    const Geometry* g, char* base, const int64_t* table, int head, int64_t number, Block* b
 ) noexcept nogil:
-    cdef int64_t start, ring_page, ring_pages
+    cdef int64_t slots = min(g.capacity, b.position[b.rows - 1] + 1 - g.sinks)
+    cdef int64_t ring_pages = (slots + PAGE_SLOTS - 1) // PAGE_SLOTS
+    cdef int64_t ring_page
     cdef Page page, following
     cdef int r
-    for start from 0 <= start < rows * g.group by BLOCK_ROWS:
-        b.rows = <int>min(<int64_t>BLOCK_ROWS, rows * g.group - start)
-        load_queries(g, b, head, q, first, start, scale)
-        clear_partial(g, b.rows, &b.page_range)
-        clear_partial(g, b.rows, &b.total)
-        if g.sink_slots:
-            page = page_at(g, base, table, 0)
-            for r in range(b.rows):
-                b.lo[r] = 0
-                b.hi[r] = <int>min(g.sinks, b.position[r] + 1)
-            attend_page(g, &page, head, b, page.at + head * page.run)
-        ring_pages = (min(g.capacity, b.position[b.rows - 1] + 1 - g.sinks) + PAGE_SLOTS - 1) // PAGE_SLOTS
-        for ring_page in range(ring_pages):
-            if ring_page and ring_page % RANGE_PAGES == 0:
-                merge_range(g, b)
-            page = page_at(g, base, table, 1 + ring_page)
-            for r in range(b.rows):
-                visible_slots(g, b.position[r], ring_page, &b.lo[r], &b.hi[r])
-            following = page_at(g, base, table, 1 + (ring_page + 1) % ring_pages)
-            attend_page(g, &page, head, b, following.at + head * following.run)
-        merge_range(g, b)
-        write_rows(g, b, head, start, out, lse)
+    clear_partial(g, b.rows, &b.page_range)
+    if number == 0 and g.sink_slots:
+        page = page_at(g, base, table, 0)
+        for r in range(b.rows):
+            b.lo[r] = 0
+            b.hi[r] = <int>min(g.sinks, b.position[r] + 1)
+        attend_page(g, &page, head, b, page.at + head * page.run)
+    for ring_page in range(number * RANGE_PAGES, min(ring_pages, (number + 1) * RANGE_PAGES)):
+        page = page_at(g, base, table, 1 + ring_page)
+        for r in range(b.rows):
+            visible_slots(g, b.position[r], ring_page, &b.lo[r], &b.hi[r])
+        following = page_at(g, base, table, 1 + (ring_page + 1) % ring_pages)
+        attend_page(g, &page, head, b, following.at + head * following.run)

@@ -56,7 +56,9 @@ static inline int vf_all_at_most(vf x, vf limit)
     return _mm512_cmp_ps_mask(x, limit, _CMP_LE_OQ) == 0xffff;
 }
 static inline vi vi_zero(void) { return _mm512_setzero_si512(); }
+static inline vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 static inline void vi_store(int32_t *p, vi a) { _mm512_storeu_si512(p, a); }
+static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 static inline vi vi_round(vf x) { return _mm512_cvtps_epi32(x); }
 static inline vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
 static inline vf vf_from_i32(const int32_t *p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
@@ -139,7 +141,9 @@ static inline int vf_all_at_most(vf x, vf limit)
     return _mm256_movemask_ps(_mm256_cmp_ps(x, limit, _CMP_LE_OQ)) == 0xff;
 }
 static inline vi vi_zero(void) { return _mm256_setzero_si256(); }
+static inline vi vi_load(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 static inline void vi_store(int32_t *p, vi a) { _mm256_storeu_si256((__m256i *)p, a); }
+static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 static inline vi vi_round(vf x) { return _mm256_cvtps_epi32(x); }
 static inline vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps(a); }
 static inline vf vf_from_i32(const int32_t *p)
@@ -216,7 +220,9 @@ static inline vf vf_within(vf x, int first, int lo, int hi, vf other)
 static inline vf vf_zero_below(vf x, vf key, vf limit) { return _mm_and_ps(x, _mm_cmpge_ps(key, limit)); }
 static inline int vf_all_at_most(vf x, vf limit) { return _mm_movemask_ps(_mm_cmple_ps(x, limit)) == 0xf; }
 static inline vi vi_zero(void) { return _mm_setzero_si128(); }
+static inline vi vi_load(const int32_t *p) { return _mm_loadu_si128((const __m128i *)p); }
 static inline void vi_store(int32_t *p, vi a) { _mm_storeu_si128((__m128i *)p, a); }
+static inline vi vi_xor(vi a, vi b) { return _mm_xor_si128(a, b); }
 static inline vi vi_round(vf x) { return _mm_cvtps_epi32(x); }
 static inline vf vf_from_vi(vi a) { return _mm_cvtepi32_ps(a); }
 static inline vf vf_from_i32(const int32_t *p) { return _mm_cvtepi32_ps(_mm_loadu_si128((const __m128i *)p)); }
@@ -280,7 +286,9 @@ static inline vf vf_zero_below(vf x, vf key, vf limit)
 }
 static inline int vf_all_at_most(vf x, vf limit) { return vminvq_u32(vcleq_f32(x, limit)) != 0; }
 static inline vi vi_zero(void) { return vdupq_n_s32(0); }
+static inline vi vi_load(const int32_t *p) { return vld1q_s32(p); }
 static inline void vi_store(int32_t *p, vi a) { vst1q_s32(p, a); }
+static inline vi vi_xor(vi a, vi b) { return veorq_s32(a, b); }
 static inline vi vi_round(vf x) { return vcvtnq_s32_f32(x); }
 static inline vf vf_from_vi(vi a) { return vcvtq_f32_s32(a); }
 static inline vf vf_from_i32(const int32_t *p) { return vcvtq_f32_s32(vld1q_s32(p)); }

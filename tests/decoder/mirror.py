@@ -7,7 +7,7 @@ the session. ``refused`` holds a call to its error and to having changed nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,8 +54,8 @@ class Mirror:
     seed: int = 0
     arena: Arena = field(default_factory=lambda: Arena(budget=64 << 20))
     session: DecoderSession = field(init=False)
-    k: list[list[Floats]] = field(init=False)
-    v: list[list[Floats]] = field(init=False)
+    k: list[list[Floats]] = field(init=False, repr=False)
+    v: list[list[Floats]] = field(init=False, repr=False)
     high_water: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -80,6 +80,21 @@ class Mirror:
         """The same for layers of one shape, stacked: [layers, tokens, heads, dim]."""
         q, k, v = zip(*(self.draw(layer, tokens) for layer in layers), strict=True)
         return np.stack(q), np.stack(k), np.stack(v)
+
+    def calls(self) -> dict[str, Callable[[], object]]:
+        """A sound call of every method that takes its turn in the session, by name."""
+        q, k, v = self.draw_stack(range(self.spec.layers), 1)
+        session, last = self.session, self.length - 1
+        return {
+            "append": lambda: session.append(0, k[0], v[0]),
+            "attend": lambda: session.attend(0, q[0]),
+            "step": lambda: session.step(0, q[0], k[0], v[0]),
+            "append_all": lambda: session.append_all(k, v),
+            "step_all": lambda: session.step_all(q, k, v),
+            "matches": lambda: session.matches(0, last, k[0], v[0]),
+            "read": lambda: session.read(0, last, last + 1),
+            "truncate": lambda: session.truncate(last),
+        }
 
     # --- what was done --------------------------------------------------------------------------------
 
@@ -213,11 +228,11 @@ class Mirror:
 
 
 @contextmanager
-def refused(mirror: Mirror, error: type[Exception], **facts: object) -> Iterator[None]:
+def refused(mirror: Mirror, error: type[RondelError], **facts: object) -> Iterator[pytest.ExceptionInfo[Any]]:
     """The block raises exactly this error with these facts, and nothing that can be seen has changed."""
     before = mirror.state()
     with pytest.raises(error) as caught:
-        yield
+        yield caught
     assert type(caught.value) is error
     assert {name: getattr(caught.value, name) for name in facts} == facts
     assert mirror.state() == before

@@ -115,8 +115,8 @@ def test_a_stream_of_one_layer_splits_long_calls_itself(tier: str, storage: str)
 def test_window_at_the_lengths_where_it_fills(tier: str, storage: str, window: int, sinks: int) -> None:
     """Against a mask built from the one sentence: p sees j if p - W < j <= p, or j < S and j <= p."""
     mirror = Mirror(small(window=window, sinks=sinks, storage=storage), tier, seed=window)
-    around = [window - 2, window - 1, window, window + 1, window + 2, 2 * window - 1, 2 * window, 2 * window + 1]
-    for length in sorted({x for x in around if x > 0}):
+    lengths = {window + d for d in range(-2, 3)} | {2 * window + d for d in (-1, 0, 1)}
+    for length in sorted(x for x in lengths if x > 0):
         mirror.grow(length - 1)
         for layer in range(2):
             q, k, v = mirror.draw(layer, 1)
@@ -162,9 +162,8 @@ def test_length_limit_is_exact(window: int | None, layers: int) -> None:
             call()
     for i in range(2):
         for layer in range(layers):
-            part = slice(i, i + 1)
-            mirror.check(layer, q[layer, part], mirror.step(layer, q[layer, part], k[layer, part], v[layer, part]),
-                         298 + i)  # fmt: skip
+            row = (layer, slice(i, i + 1))
+            mirror.check(layer, q[row], mirror.step(layer, q[row], k[row], v[row]), 298 + i)
     with refused(mirror, LengthExceeded, limit=300):
         mirror.session.append(0, k[0, :1], v[0, :1])
     mirror.truncate(mirror.session.min_length)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rondel.client.cli.machine import Cores, cores, memory
+from rondel.decoder.machine import Cores, cores, memory
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
