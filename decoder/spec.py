@@ -249,7 +249,9 @@ class StreamSpec:
         """The number of the group that holds a layer. Raises InvalidLayer."""
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < self.layers:
             raise InvalidLayer(
-                f"layer must be an integer from 0 to {self.layers - 1}, got {layer!r}", layers=self.layers
+                f"layer must be an integer from 0 to {self.layers - 1}, got {layer!r}",
+                field="layer",
+                layers=self.layers,
             )
         return self._group_of[layer]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
+import math
 import os
 import signal
-import socket
+import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -19,13 +21,14 @@ from grpc_reflection.v1alpha import reflection
 from rondel import __version__
 from rondel.decoder import kernels
 from rondel.decoder.cache.arena import Arena
-from rondel.decoder.errors import InvalidSpec
 from rondel.server.attention import AttentionService
 from rondel.server.config import ServerConfig
 from rondel.server.door import Door
 from rondel.server.generation import GenerationService
 from rondel.server.health import NAME as HEALTH
 from rondel.server.health import Health
+from rondel.server.listening import bind_tcp, bind_unix, check_tcp, check_unix
+from rondel.server.models import Models
 from rondel.server.scheduler import Scheduler
 from rondel.server.streams import StreamRegistry
 from rondel.v1 import attention_pb2, generation_pb2
@@ -34,7 +37,11 @@ log = logging.getLogger("rondel.server")
 
 _ATTENTION = attention_pb2.DESCRIPTOR.services_by_name["AttentionService"]
 _GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"]
-_FLUSH_SECONDS = 0.5
+_FLUSH_SECONDS: Final = 0.5
+_LAST_SECONDS: Final = 2.0
+"""How long a stop may take beyond its draining."""
+_HANGING_SECONDS: Final = 5.0
+"""So long after that a process that has not ended is ended by a thread that needs no interpreter."""
 
 SERVICES = (_ATTENTION.full_name, _GENERATION.full_name)
 
@@ -53,7 +60,10 @@ class Server:
         """Where it listens, as gRPC targets: TCP first, with the actual port."""
         self._generator = Scheduler("generation", queue_bytes=config.queue_bytes)
         self._door = Door()
-        self._health = Health(("", *SERVICES))
+        self._models = Models(config.model)
+        self._health = Health(
+            {"": True, _ATTENTION.full_name: True, _GENERATION.full_name: config.model is not None}
+        )
         self._server = grpc.aio.server(options=_options(config))
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped: asyncio.Task[None] | None = None
@@ -63,43 +73,56 @@ class Server:
         """The first of the addresses."""
         return self.addresses[0]
 
+    @property
+    def working(self) -> bool:
+        """Whether a worker thread is alive. After :meth:`stop`: whether one had to be left behind."""
+        return not (self.scheduler.ended.is_set() and self._generator.ended.is_set())
+
     @classmethod
     async def start(cls, config: ServerConfig) -> Server:
-        """A server that is listening and serving.
+        """A server that is listening and serving, its model in memory.
 
         Raises:
             InvalidSpec: an address is in use, or cannot be listened on.
+            ModelError, BudgetExceeded: the model cannot be used.
         """
         server = cls(config)
+        await server.begin()
+        return server
+
+    async def begin(self) -> None:
+        """Reads the model, listens and serves. Once; raises as :meth:`start`, and has then stopped."""
         try:
-            server._register()
-            server.addresses = server._bind()
-            await server._server.start()
+            self._check_addresses()
+            await self._generator.run(self._models.load, cost=0)
+            self._register()
+            self.addresses = self._bind()
+            await self._server.start()
         except BaseException:
-            await server.stop(drain_seconds=0)
+            await self.stop(drain_seconds=0)
             raise
-        server._tasks = [
-            asyncio.create_task(server._watch(server.scheduler, "attention", ("", *SERVICES))),
-            asyncio.create_task(server._watch(server._generator, "generation", ("", _GENERATION.full_name))),
-            asyncio.create_task(server._expire()),
+        self._tasks = [
+            asyncio.create_task(self._watch(self.scheduler, "attention", ("", *SERVICES))),
+            asyncio.create_task(self._watch(self._generator, "generation", ("", _GENERATION.full_name))),
+            asyncio.create_task(self._expire()),
         ]
         log.info(
             "rondel %s serves on %s: tier %s, %d cores, budget %d bytes, at most %d streams, "
             "messages up to %d bytes, model %s",
             __version__,
-            ", ".join(server.addresses),
+            ", ".join(self.addresses),
             kernels.TIER,
             len(os.sched_getaffinity(0)),
-            config.budget_bytes,
-            config.max_streams,
-            config.max_message_bytes,
-            config.model or "none",
+            self.config.budget_bytes,
+            self.config.max_streams,
+            self.config.max_message_bytes,
+            self.config.model or "none",
         )
-        return server
 
     async def stop(self, *, drain_seconds: float | None = None) -> None:
         """Stops: not ready, no new calls, then up to ``drain_seconds`` (default: the configuration's) for the
-        calls at work, which are then cancelled; streams are closed. Repeated, it waits for the first."""
+        calls at work, which are then ended with Draining; streams are closed. At most 2 seconds later it
+        returns, even if a worker is still inside an operation. Repeated, it waits for the first."""
         if self._stopped is None:
             seconds = self.config.drain_seconds if drain_seconds is None else drain_seconds
             self._stopped = asyncio.create_task(self._stop(seconds))
@@ -107,26 +130,36 @@ class Server:
 
     async def _stop(self, drain_seconds: float) -> None:
         end = time.monotonic() + drain_seconds
+        self._models.give_up()
         self._health.end()
         self._door.shut()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._door.wait_empty(), max(0.0, end - time.monotonic()))
+        await _until(end, self._door.wait_empty())
+        last = time.monotonic() + _LAST_SECONDS
         if self._door.inside:
-            log.warning("%d calls are cancelled after %g s of draining", self._door.inside, drain_seconds)
-        # What is left now are calls out of time, and watches whose last message is on its way.
-        await self._server.stop(None if self._door.inside else _FLUSH_SECONDS)
-        await self._door.wait_empty()
-        await self._generator.stop()
+            log.warning("%d calls are ended after %g s of draining", self._door.inside, drain_seconds)
+            self._door.cut()
+        # What is left now are last messages on their way.
+        await _until(last, self._server.stop(_FLUSH_SECONDS))
+        await _until(last, self._door.wait_empty())
         self.scheduler.post(self.streams.close_all)
-        await self.scheduler.stop()
-        log.info("stopped")
+        for name, worker in (("generation", self._generator), ("attention", self.scheduler)):
+            if not await worker.stop(seconds=max(0.0, last - time.monotonic())):
+                log.warning("the %s worker is inside a long operation and is left behind", name)
+        if self.addresses:
+            log.info("stopped")
+
+    def _check_addresses(self) -> None:
+        if self.config.port is not None:
+            check_tcp(self.config.host, self.config.port)
+        if self.config.unix_path is not None:
+            check_unix(self.config.unix_path)
 
     def _register(self) -> None:
         attention = AttentionService(self.config, self.streams, self.scheduler, __version__)
-        generation = GenerationService(self.config, self.arena, self._generator)
+        generation = GenerationService(self.config, self.arena, self._generator, self._models)
         self._server.add_generic_rpc_handlers(
             (self._door.handlers(_ATTENTION, attention), self._door.handlers(_GENERATION, generation))
         )
@@ -136,15 +169,9 @@ class Server:
     def _bind(self) -> tuple[str, ...]:
         addresses = []
         if self.config.tcp_address is not None:
-            try:
-                port = self._server.add_insecure_port(self.config.tcp_address)
-            except RuntimeError as error:
-                raise InvalidSpec(
-                    f"cannot listen on {self.config.tcp_address}: {error}", field="port"
-                ) from error
-            addresses.append(f"{self.config.tcp_address.rpartition(':')[0]}:{port}")
+            addresses.append(bind_tcp(self._server, self.config.tcp_address))
         if self.config.unix_path is not None:
-            addresses.append(_bind_unix(self._server, self.config.unix_path))
+            addresses.append(bind_unix(self._server, self.config.unix_path))
         return tuple(addresses)
 
     async def _watch(self, scheduler: Scheduler, name: str, services: tuple[str, ...]) -> None:
@@ -164,19 +191,38 @@ class Server:
             log.info("%d idle streams were closed", count)
 
 
+async def _until(end: float, work: Coroutine[Any, Any, object]) -> None:
+    """Waits for something, but not beyond ``end`` on ``time.monotonic``."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(work, max(0.0, end - time.monotonic()))
+
+
 def serve(config: ServerConfig, *, on_ready: Callable[[Server], None] | None = None) -> None:
-    """Runs a server until SIGTERM or SIGINT, then stops it within ``drain_seconds``. A second signal ends the
-    process at once. ``on_ready`` is called when it is serving. For a process of its own, on the main thread.
+    """Runs a server until SIGTERM or SIGINT, then stops it. ``on_ready`` is called when it is serving. For a
+    process of its own, on the main thread.
+
+    The process ends within ``drain_seconds`` and 2 seconds, whatever its workers do: when one of them cannot
+    be waited for, at once and with exit code 0. A second signal ends it at once with exit code 128 + signal.
 
     Raises:
         InvalidSpec: an address is in use, or cannot be listened on.
+        ModelError, BudgetExceeded: the model cannot be used.
     """
     # Before any object of grpc.aio exists: configuring it later can deadlock with their finalisers.
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(_serve(config, on_ready))
+    try:
+        left_behind = asyncio.run(_serve(config, on_ready))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    if left_behind:
+        # The interpreter's own end could wait for that thread, or crash in it.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
 
 
-async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None) -> None:
+async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None) -> bool:
+    """Whether a worker is still at work at the end."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -185,17 +231,29 @@ async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None
             log.warning("second %s: ending at once", number.name)
             os._exit(128 + number)
         log.info("%s: stopping", number.name)
+        seconds = config.drain_seconds + _LAST_SECONDS + _HANGING_SECONDS
+        faulthandler.dump_traceback_later(math.ceil(seconds), exit=True)
         stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    server = await Server.start(config)
+    server = Server(config)
+    beginning = asyncio.create_task(server.begin())
+    stop_wanted = asyncio.create_task(stopping.wait())
     try:
-        if on_ready is not None:
-            on_ready(server)
-        await stopping.wait()
+        await asyncio.wait((beginning, stop_wanted), return_when=asyncio.FIRST_COMPLETED)
+        if beginning.done():
+            await beginning
+            if on_ready is not None:
+                on_ready(server)
+            await stop_wanted
+        else:
+            beginning.cancel()
+            await asyncio.gather(beginning, return_exceptions=True)
     finally:
+        stop_wanted.cancel()
         await server.stop()
+    return server.working
 
 
 def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
@@ -212,24 +270,3 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
     )
-
-
-def _bind_unix(server: grpc.aio.Server, path: str) -> str:
-    """Listens on a unix socket that only this user can open."""
-    # gRPC replaces whatever socket is there, and a server that is using it would go on unseen.
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            pass
-        else:
-            raise InvalidSpec(f"another server listens on {path}", field="unix_path")
-    address = f"unix:{Path(path).absolute()}"
-    mask = os.umask(0o177)
-    try:
-        server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise InvalidSpec(f"cannot listen on {address}: {error}", field="unix_path") from error
-    finally:
-        os.umask(mask)
-    return address

@@ -60,8 +60,6 @@ class AttentionService:
                 f"a step has 1 to {self._config.max_step_items} items, got {len(request.items)}",
                 field="items",
             )
-        if len({item.stream.handle for item in request.items}) < len(request.items):
-            raise InvalidRequest("a stream may occur once in a step", field="items")
         return await self._on_worker(self._step, request, call)
 
     async def truncate_stream(
@@ -133,18 +131,25 @@ class AttentionService:
     def _step(self, request: pb.StepRequest) -> pb.StepResponse:
         response = pb.StepResponse()
         size = 0
+        named: set[str] = set()
         for item in request.items:
-            result, reply_bytes = self._step_item(request.layer, item, size)
+            result, reply_bytes = self._step_item(request.layer, item, size, named)
             response.results.append(result)
             size += reply_bytes
         return response
 
-    def _step_item(self, layer: int, item: pb.StepItem, size: int) -> tuple[pb.StepResult, int]:
-        """The result of one item and its bytes; ``size`` is what the items before it take of the reply."""
+    def _step_item(
+        self, layer: int, item: pb.StepItem, size: int, named: set[str]
+    ) -> tuple[pb.StepResult, int]:
+        """The result of one item and its bytes. The items before it have named the streams ``named`` and take
+        ``size`` bytes of the reply."""
         result = pb.StepResult()
         try:
             session = self._entry(item.stream).session
             result.committed_length = session.length
+            if item.stream.handle in named:
+                raise InvalidRequest("a stream may occur once in a call", field="stream")
+            named.add(item.stream.handle)
             q = from_tensor(item.q, name="q")
             reply_bytes = _reply_bytes(session, layer, q)
             self._check_reply(size + reply_bytes)

@@ -8,6 +8,7 @@ cheap.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -19,8 +20,11 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from rondel.decoder.errors import Draining, InvalidRequest
+from rondel.decoder.errors import Draining, InvalidRequest, RondelError
+from rondel.server.bounds import bounded_texts, check_size, check_texts
 from rondel.server.errors import DETAILS_KEY, code_of, known, to_status
+
+log = logging.getLogger("rondel.server")
 
 
 class _Context(Protocol):
@@ -60,7 +64,8 @@ class Door:
     """Lets calls in, counts them, and turns errors into statuses."""
 
     def __init__(self) -> None:
-        self._inside = 0
+        self._inside: set[asyncio.Task[Any]] = set()
+        self._cut: set[asyncio.Task[Any]] = set()
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -68,11 +73,17 @@ class Door:
     @property
     def inside(self) -> int:
         """Calls at work."""
-        return self._inside
+        return len(self._inside)
 
     def shut(self) -> None:
         """Refuses all further calls with Draining."""
         self._draining = True
+
+    def cut(self) -> None:
+        """Ends the calls at work with Draining."""
+        for task in self._inside - self._cut:
+            self._cut.add(task)
+            task.cancel()
 
     async def wait_empty(self) -> None:
         """Returns when no call is at work."""
@@ -97,26 +108,35 @@ class Door:
         self, method: MethodDescriptor, handler: Handler
     ) -> Callable[[bytes, _Context], Awaitable[bytes | None]]:
         request_class = GetMessageClass(method.input_type)
+        texts = bounded_texts(method.input_type)
 
         async def entry(raw: bytes, context: _Context) -> bytes | None:
-            self._inside += 1
+            task = _this_task()
+            self._inside.add(task)
             self._empty.clear()
             try:
                 if self._draining:
                     raise Draining("the server is shutting down")
-                response = await handler(_parse(request_class, raw), _call(raw, context))
+                check_size(method.input_type, raw)
+                request = _parse(request_class, raw)
+                check_texts(request, texts)
+                response = await handler(request, _call(raw, context))
                 return None if response is None else response.SerializeToString()
+            except asyncio.CancelledError:
+                # By the door, or because the client has left; perhaps both.
+                if task not in self._cut or task.uncancel():
+                    raise
+                await _refuse(method, context, Draining("the server shut down before the call had ended"))
+            except grpc.aio.BaseError as error:
+                raise _left(method, error) from None
             except Exception as error:  # noqa: BLE001 - the one place where errors become statuses
-                ours = known(error)
-                status = to_status(ours)
-                await context.abort(
-                    code_of(ours), status.message, ((DETAILS_KEY, status.SerializeToString()),)
-                )
-                return None
+                await _refuse(method, context, known(error))
             finally:
-                self._inside -= 1
+                self._cut.discard(task)
+                self._inside.discard(task)
                 if not self._inside:
                     self._empty.set()
+            return None
 
         return entry
 
@@ -130,10 +150,50 @@ def _parse(request_class: type[Message], raw: bytes) -> Message:
     try:
         return request_class.FromString(raw)
     except DecodeError as error:
-        raise InvalidRequest(f"the request is not a {request_class.DESCRIPTOR.full_name}: {error}") from error
+        name = request_class.DESCRIPTOR.full_name
+        raise InvalidRequest(f"the request is not a {name}: {error}", field=name) from error
 
 
 def _call(raw: bytes, context: _Context) -> Call:
     now = time.monotonic()
     remaining = context.time_remaining()
     return Call(len(raw), None if remaining is None else now + remaining, now, context)
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a call is handled outside of any task")
+    return task
+
+
+async def _refuse(method: MethodDescriptor, context: _Context, error: RondelError) -> None:
+    """Ends the call with an error; always raises, since that is how grpc.aio ends one."""
+    status = to_status(error)
+    try:
+        await context.abort(code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError as second:
+        raise _left(method, second) from None
+
+
+def _left(method: MethodDescriptor, error: Exception) -> asyncio.CancelledError:
+    """What grpc.aio raises when a call is over before its handler: deadline, cancellation, lost connection.
+
+    That is the client's business. As a cancellation it goes the way of every other client that leaves.
+    """
+    log.debug("the caller of %s has left: %r", method.full_name, error)
+    return asyncio.CancelledError()
+
+
+class _Departures(logging.Filter):
+    """Keeps tracebacks out of the log where grpc.aio itself sends something to a client that has left."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        # Its class is in no public module.
+        return type(error).__name__ != "ExecuteBatchError"
+
+
+logging.getLogger("grpc._cython.cygrpc").addFilter(_Departures())

@@ -29,7 +29,8 @@ _MAX_FACTS: Final = 12
 _Code = grpc.StatusCode
 
 CODES: Final[Mapping[type[errors.RondelError], grpc.StatusCode]] = {
-    errors.RondelError: _Code.UNKNOWN,
+    # Also what a class gets that this table and all its parents but this one lack: see code_of.
+    errors.RondelError: _Code.INTERNAL,
     errors.InvalidSpec: _Code.INVALID_ARGUMENT,
     errors.InvalidShape: _Code.INVALID_ARGUMENT,
     errors.ValueRange: _Code.INVALID_ARGUMENT,
@@ -52,6 +53,7 @@ CODES: Final[Mapping[type[errors.RondelError], grpc.StatusCode]] = {
     errors.Draining: _Code.UNAVAILABLE,
     errors.DeadlineExpired: _Code.DEADLINE_EXCEEDED,
     errors.UnsupportedTier: _Code.FAILED_PRECONDITION,
+    errors.ForkedProcess: _Code.FAILED_PRECONDITION,
     errors.ModelError: _Code.FAILED_PRECONDITION,
     errors.ModelNotFound: _Code.NOT_FOUND,
     errors.CorruptModel: _Code.FAILED_PRECONDITION,
@@ -60,6 +62,14 @@ CODES: Final[Mapping[type[errors.RondelError], grpc.StatusCode]] = {
     errors.ServerUnavailable: _Code.UNAVAILABLE,
     errors.ServerInternal: _Code.INTERNAL,
 }
+
+_ABOUT_FIELDS: Final = (
+    errors.InvalidSpec,
+    errors.InvalidShape,
+    errors.InvalidRequest,
+    errors.ValueRange,
+    errors.InvalidLayer,
+)
 
 
 def known(error: Exception) -> errors.RondelError:
@@ -80,7 +90,7 @@ def to_status(error: errors.RondelError) -> status_pb2.Status:
     """The status of an error: code, text, ErrorInfo and what its kind calls for, in MAX_DETAILS bytes."""
     code: int = code_of(error).value[0]
     status = status_pb2.Status(code=code, message=_clip(error.message, _MAX_MESSAGE))
-    facts = list(error.facts.items())[:_MAX_FACTS]
+    facts = [*_named(error).items()][:_MAX_FACTS]
     info = error_details_pb2.ErrorInfo(
         reason=error.reason,
         domain=DOMAIN,
@@ -95,13 +105,19 @@ def to_status(error: errors.RondelError) -> status_pb2.Status:
     return status
 
 
+def _named(error: errors.RondelError) -> dict[str, errors.Fact]:
+    """The facts, with the field at fault first in errors that are about a field."""
+    facts = dict(error.facts)
+    if not isinstance(error, _ABOUT_FIELDS):
+        return facts
+    field = facts.pop("field", facts.get("array", ""))
+    return {"field": field, **facts} if field else facts
+
+
 def _extra(error: errors.RondelError, message: str) -> list[Message]:
-    field = str(error.facts.get("field", error.facts.get("array", "")))
     match error:
-        case errors.InvalidSpec() | errors.InvalidShape():
-            return [_violation(field, message)]
-        case errors.InvalidRequest() | errors.ValueRange() | errors.InvalidLayer() if field:
-            return [_violation(field, message)]
+        case _ if isinstance(error, _ABOUT_FIELDS):
+            return [_violation(str(_named(error).get("field", "")), message)]
         case errors.BudgetExceeded() | errors.QuotaExceeded():
             quota = error_details_pb2.QuotaFailure.Violation(subject="server", description=message)
             return [error_details_pb2.QuotaFailure(violations=[quota])]

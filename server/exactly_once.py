@@ -20,7 +20,7 @@ from rondel.decoder.errors import (
 )
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import MAX_LENGTH
-from rondel.server.streams import Entry
+from rondel.server.streams import Entry, Truncated
 
 Floats = NDArray[np.float32]
 
@@ -167,20 +167,21 @@ def truncate(entry: Entry, *, generation: int, length: int, request_id: str) -> 
     """Takes tokens off the end, unless the same request has done so.
 
     Raises:
-        InvalidRequest: the length is impossible, or the request_id was used with another one.
+        InvalidRequest: the length is impossible, or the request_id was used for another request.
         StaleGeneration, SequenceGap, RollbackTooDeep: the rules, and the session.
     """
     session = entry.session
     check_position("length", length)
-    if request_id and entry.truncated is not None and entry.truncated[0] == request_id:
-        _, earlier_length, new_generation = entry.truncated
-        if earlier_length != length:
+    earlier = entry.truncated
+    if request_id and earlier is not None and earlier.request_id == request_id:
+        if (earlier.generation, earlier.length) != (generation, length):
             raise InvalidRequest(
-                f"request_id {request_id!r} has truncated to {earlier_length}, got {length}",
+                f"request_id {request_id!r} has truncated generation {earlier.generation} to "
+                f"{earlier.length}, got generation {generation} and {length}",
                 field="request_id",
             )
         # Something may have happened since: the answer is only right if this is still what the stream is.
-        check_generation(session, new_generation)
+        check_generation(session, earlier.new_generation)
         return
     check_generation(session, generation)
     if length > session.length:
@@ -188,7 +189,7 @@ def truncate(entry: Entry, *, generation: int, length: int, request_id: str) -> 
             f"the stream has {session.length} tokens, cannot keep {length}", expected=session.length
         )
     session.truncate(length)
-    entry.truncated = (request_id, length, session.generation) if request_id else None
+    entry.truncated = Truncated(request_id, generation, length, session.generation) if request_id else None
 
 
 def _is_new(session: DecoderSession, layers: Sequence[int], position: int, tokens: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Final
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import Overloaded
+from rondel.decoder.lm.forward import LanguageModel
 from rondel.server.config import ServerConfig
 from rondel.server.continuation import Continuation
 from rondel.server.door import Call
@@ -21,13 +22,12 @@ _RETRY_MS: Final = 1000
 class GenerationService:
     """Handlers of rondel.v1.GenerationService. The model runs on the scheduler's worker, token by token."""
 
-    def __init__(self, config: ServerConfig, arena: Arena, scheduler: Scheduler) -> None:
+    def __init__(self, config: ServerConfig, arena: Arena, scheduler: Scheduler, models: Models) -> None:
         self._limit = config.max_generations
         self._arena = arena
         self._scheduler = scheduler
-        self._models = Models(config.model)
+        self._models = models
         self._at_work = 0
-        scheduler.post(self._models.preload)
 
     async def generate(self, request: pb.GenerateRequest, call: Call) -> None:
         if self._at_work >= self._limit:
@@ -37,12 +37,12 @@ class GenerationService:
             )
         self._at_work += 1
         continuation = Continuation(request, self._models, self._arena, received=call.received)
+        cost = call.size
         try:
-            await call.write(
-                await self._scheduler.run(continuation.begin, cost=call.size, deadline=call.deadline)
-            )
             while not continuation.ended:
-                for event in await self._scheduler.run(continuation.advance, cost=0):
+                events = await self._scheduler.run(continuation.advance, cost=cost, deadline=call.deadline)
+                cost = 0
+                for event in events:
                     await call.write(event)
         finally:
             # Posted, not awaited: this may be the end of a cancelled call, and what the worker is doing for
@@ -51,18 +51,15 @@ class GenerationService:
             self._at_work -= 1
 
     async def list_models(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
-        if self._models.name is None:
+        if self._models.loaded is None:
             return pb.ListModelsResponse()
         return await self._scheduler.run(
-            partial(self._list, self._models.name), cost=call.size, deadline=call.deadline
+            partial(self._list, self._models.loaded), cost=call.size, deadline=call.deadline
         )
 
-    def _list(self, name: str) -> pb.ListModelsResponse:
-        model = self._models.loaded
-        if model is None:
-            return pb.ListModelsResponse(models=[pb.Model(name=name)])
+    def _list(self, model: LanguageModel) -> pb.ListModelsResponse:
         described = pb.Model(
-            name=name,
+            name=self._models.name,
             loaded=True,
             context_length=model.context_length,
             vocabulary=model.vocabulary,

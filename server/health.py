@@ -7,7 +7,7 @@ change of status needs: one client that does not read would hold up all of that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import grpc
 from grpc_health.v1 import health_pb2 as pb
@@ -21,8 +21,8 @@ NOT_SERVING = pb.HealthCheckResponse.NOT_SERVING
 class Health(health_pb2_grpc.HealthServicer):
     """Serving or not, by service name; ``""`` is the server as a whole."""
 
-    def __init__(self, services: Iterable[str]) -> None:
-        self._serving = dict.fromkeys(services, True)
+    def __init__(self, serving: Mapping[str, bool]) -> None:
+        self._serving = dict(serving)
         self._changed = asyncio.Event()
         self._ending = False
 

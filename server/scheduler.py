@@ -7,6 +7,7 @@ and a repeated call finds the first one finished. While the worker computes, the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import queue
@@ -97,13 +98,21 @@ class Scheduler:
         operation.future.add_done_callback(_log_failure)
         self._submit(operation)
 
-    async def stop(self) -> None:
-        """Refuses new operations, lets the worker finish those it has, and waits for its end."""
+    async def stop(self, *, seconds: float = math.inf) -> bool:
+        """Refuses new operations and lets the worker finish those it has, for so long; then what waits is
+        dropped as Draining. Whether the worker has ended: if not, it is still inside one operation, and its
+        thread is left behind."""
         if self._accepting:
             self._accepting = False
             self._queue.put(None)
-        await self.ended.wait()
+        try:
+            await asyncio.wait_for(self.ended.wait(), None if math.isinf(seconds) else seconds)
+        except TimeoutError:
+            self._drop()
+            self._queue.put(None)
+            return False
         self._thread.join()
+        return True
 
     def _submit(self, operation: _Operation) -> None:
         self._waiting += 1
@@ -134,7 +143,7 @@ class Scheduler:
             while going:
                 going = self._run_batch(self._queue.get())
         finally:
-            self._loop.call_soon_threadsafe(self._end)
+            self._wake(self._end)
 
     def _run_batch(self, first: _Operation | None) -> bool:
         """Carries out an operation and those behind it; completes them with one wake-up of the loop."""
@@ -154,8 +163,13 @@ class Scheduler:
                     break
         finally:
             if batch:
-                self._loop.call_soon_threadsafe(self._finish, batch, now - began)
+                self._wake(self._finish, batch, now - began)
         return operation is not None
+
+    def _wake(self, work: Callable[..., None], *args: object) -> None:
+        # A worker that was left behind can outlive the loop.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work, *args)
 
     @staticmethod
     def _carry_out(operation: _Operation, now: float) -> None:
@@ -175,6 +189,10 @@ class Scheduler:
         """On the loop, after the worker's last batch: nothing may wait for a thread that is gone."""
         self._accepting = False
         self.ended.set()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Ends what waits in the queue."""
         left: list[_Operation] = []
         while True:
             try:

@@ -9,15 +9,15 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import InvalidRequest, QuotaExceeded, StreamClosed, StreamNotFound
 from rondel.decoder.session import DecoderSession
-from rondel.decoder.spec import StreamSpec
+from rondel.decoder.spec import LayerGroup, StreamSpec
+from rondel.server.bounds import check_id
 
-MAX_ID_BYTES: Final = 128
 _TOMBSTONES: Final = 4096
 """How many closed streams are remembered, to tell closed from unknown and to answer a repeated Close."""
 
@@ -30,8 +30,18 @@ class Entry:
     session: DecoderSession
     open_id: str
     last_used: float
-    truncated: tuple[str, int, int] | None = None
-    """The last TruncateStream that had a request_id: that id, the length asked for, the new generation."""
+    truncated: Truncated | None = None
+    """The last TruncateStream, if it had a request_id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """A TruncateStream that was carried out."""
+
+    request_id: str
+    generation: int
+    length: int
+    new_generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +73,13 @@ class StreamRegistry:
         """A new stream, or the one that the first request of this id opened.
 
         Raises:
-            InvalidRequest: the id is too long, or was used with another specification.
+            InvalidRequest: the id was used with another specification.
             QuotaExceeded: there are ``max_streams`` already.
             BudgetExceeded: the arena has no room.
         """
-        _check_id("request_id", request_id)
         earlier = self._opened.get(request_id) if request_id else None
         if earlier is not None:
-            if earlier.session.spec != spec:
+            if not _same(earlier.session.spec, spec):
                 raise InvalidRequest(
                     f"request_id {request_id!r} has opened a stream of another specification",
                     field="request_id",
@@ -111,7 +120,6 @@ class StreamRegistry:
         Raises:
             InvalidRequest, StreamClosed, StreamNotFound: as :meth:`get`.
         """
-        _check_id("request_id", request_id)
         earlier = self._closed.get(self._checked(handle, epoch))
         if earlier is not None and request_id and earlier.close_id == request_id:
             return earlier
@@ -135,7 +143,7 @@ class StreamRegistry:
     def _checked(self, handle: str, epoch: int) -> str:
         if not handle:
             raise InvalidRequest("the stream's handle is missing", field="stream")
-        _check_id("stream", handle)
+        check_id("stream", handle)
         if epoch not in (0, self.epoch):
             raise StreamNotFound(
                 f"stream {handle!r} of epoch {epoch} is not here, the epoch is {self.epoch}",
@@ -157,8 +165,11 @@ class StreamRegistry:
         return closed
 
 
-def _check_id(name: str, value: str) -> None:
-    if len(value.encode("utf-8")) > MAX_ID_BYTES:
-        raise InvalidRequest(
-            f"{name} has at most {MAX_ID_BYTES} bytes, got {len(value.encode('utf-8'))}", field=name
-        )
+def _same(one: StreamSpec, other: StreamSpec) -> bool:
+    """Whether two specifications mean the same stream, whatever they leave to defaults."""
+
+    def meaning(spec: StreamSpec) -> tuple[int, frozenset[LayerGroup]]:
+        groups = (replace(group, scale=group.score_scale) for group in spec.groups)
+        return spec.length_limit, frozenset(groups)
+
+    return meaning(one) == meaning(other)

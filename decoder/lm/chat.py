@@ -20,7 +20,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rondel.decoder.errors import InvalidRequest, UnsupportedModel
-from rondel.decoder.lm.strings import check_text, overlap
+from rondel.decoder.lm.strings import check_text, find_marks, overlap
 
 GUARDS: Final = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 """Unicode noncharacters: no text has a use for them."""
@@ -65,6 +65,8 @@ class ChatTemplate:
         # A token of one character has no inside to guard, and is none that a template writes.
         spelled = sorted((mark for mark in markup if len(mark) > 1), key=len, reverse=True)
         self._spelling = re.compile("|".join(map(re.escape, spelled))) if spelled else None
+        self._longest = max(map(len, markup), default=0)
+        self._first = frozenset(mark[0] for mark in markup)
         self._tokens = {"bos_token": bos, "eos_token": eos}
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> Rendered:
@@ -81,7 +83,9 @@ class ChatTemplate:
             template = self._environment.from_string(self._source)
             text = template.render(messages=guarded, add_generation_prompt=True, **self._tokens)
         except Refused as error:
-            raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from error
+            raise InvalidRequest(
+                f"the model's chat template refuses these messages: {error}", field="chat"
+            ) from error
         except (
             jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError,
             RecursionError,
@@ -90,17 +94,25 @@ class ChatTemplate:
         return Rendered(text, guard)
 
     def _free_guard(self, messages: Sequence[Mapping[str, str]]) -> str:
-        used = set(self._source).union(*(text for each in messages for text in each.values()))
+        texts = [self._source, *(text for each in messages for text in each.values())]
         for guard in GUARDS:
-            if guard not in used:
+            if not any(guard in text for text in texts):
                 return guard
-        raise InvalidRequest(f"the messages use all {len(GUARDS)} Unicode noncharacters from U+FDD0 on")
+        raise InvalidRequest(
+            f"the messages use all {len(GUARDS)} Unicode noncharacters from U+FDD0 on", field="chat"
+        )
 
     def _guarded(self, text: str, guard: str) -> str:
         if self._spelling is not None:
-            text = self._spelling.sub(lambda found: found[0][0] + guard + found[0][1:], text)
+            pieces, at = [], 0
+            for found in find_marks(text, self._spelling, self._longest):
+                pieces += [text[at : found.start() + 1], guard]
+                at = found.start() + 1
+            text = "".join((*pieces, text[at:]))
         # A template may put two messages side by side; a token must not arise on their border.
         kept = text.rstrip()
+        if self._first.isdisjoint(kept[-self._longest :]):
+            return text
         begun = max((overlap(kept, mark) for mark in self._markup), default=0)
         if begun:
             cut = len(kept) - begun + 1
@@ -110,12 +122,17 @@ class ChatTemplate:
 
 def _check(messages: Sequence[Mapping[str, str]]) -> None:
     if isinstance(messages, str | Mapping) or not 1 <= len(messages) <= MAX_MESSAGES:
-        raise InvalidRequest(f"expected a sequence of 1 to {MAX_MESSAGES} messages, got {messages!r:.80}")
+        got = f"{len(messages)}" if isinstance(messages, list | tuple) else f"{messages!r:.80}"
+        raise InvalidRequest(
+            f"expected a sequence of 1 to {MAX_MESSAGES} messages, got {got}", field="messages"
+        )
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
-            raise InvalidRequest(f"message {number}: expected role and content, got {message!r:.80}")
+            raise InvalidRequest(
+                f"message {number}: expected role and content, got {message!r:.80}", field="messages"
+            )
         for text in (*message, *message.values()):
-            check_text(text)
+            check_text(text, field="content")
 
 
 def _refuse(reason: object = "") -> NoReturn:

@@ -122,14 +122,15 @@ class LanguageModel:
         try:
             ids = np.asarray(tokens)
         except ValueError as error:
-            raise InvalidRequest(f"tokens must be a sequence of ids, got: {error}") from None
+            raise InvalidRequest(f"tokens must be a sequence of ids, got: {error}", field="tokens") from None
         if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
             raise InvalidRequest(
-                f"tokens must be a sequence of at least one id, got {ids.dtype} of shape {ids.shape}"
+                f"tokens must be a sequence of at least one id, got {ids.dtype} of shape {ids.shape}",
+                field="tokens",
             )
         if ids.min() < 0 or ids.max() >= self.vocabulary:
             wrong = int(ids[(ids < 0) | (ids >= self.vocabulary)][0])
-            raise InvalidRequest(f"token ids go from 0 to {self.vocabulary - 1}, got {wrong}")
+            raise InvalidRequest(f"token ids go from 0 to {self.vocabulary - 1}, got {wrong}", field="tokens")
         wanted = self.spec()
         if stream.spec.layers != wanted.layers or any(
             _shape(group) != _shape(wanted.groups[0]) for group in stream.spec.groups

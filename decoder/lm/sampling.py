@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from rondel.decoder.errors import InvalidSpec, ValueRange
 
+MAX_TEMPERATURE: Final = 100.0
+MAX_TOP_K: Final = (1 << 31) - 1
 MAX_SEED: Final = (1 << 64) - 1
 MAX_INDEX: Final = (1 << 64) - 1
 
@@ -36,16 +38,18 @@ class Sampling:
     top_p: float = 1.0
     """In (0, 1]; 1 = off."""
     top_k: int = 0
-    """0 = off."""
+    """0 = off; below 2**31."""
     seed: int = 0
     """Unsigned, 64 bits."""
 
     def __post_init__(self) -> None:
-        if not (_real(self.temperature) and 0.0 <= self.temperature <= 100.0):
-            raise InvalidSpec(f"temperature is from 0 to 100, got {self.temperature!r}", field="temperature")
+        if not (_real(self.temperature) and 0.0 <= self.temperature <= MAX_TEMPERATURE):
+            raise InvalidSpec(
+                f"temperature is from 0 to {MAX_TEMPERATURE:g}, got {self.temperature!r}", field="temperature"
+            )
         if not (_real(self.top_p) and 0.0 < self.top_p <= 1.0):
             raise InvalidSpec(f"top_p must be above 0 and at most 1, got {self.top_p!r}", field="top_p")
-        if not (_whole(self.top_k) and 0 <= self.top_k < 1 << 31):
+        if not (_whole(self.top_k) and 0 <= self.top_k <= MAX_TOP_K):
             raise InvalidSpec(f"top_k must be a whole number below 2**31, got {self.top_k!r}", field="top_k")
         if not (_whole(self.seed) and 0 <= self.seed <= MAX_SEED):
             raise InvalidSpec(f"seed must be a whole number below 2**64, got {self.seed!r}", field="seed")

@@ -7,7 +7,7 @@ encoded with: no text, whatever it says, can become one. Only ``special=True`` p
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -15,16 +15,20 @@ import tokenizers
 from tokenizers import AddedToken
 from tokenizers.models import BPE
 
-from rondel.decoder.errors import CorruptModel, InvalidRequest, UnsupportedModel
+from rondel.decoder.errors import CorruptModel, InvalidRequest, LengthExceeded, UnsupportedModel
 from rondel.decoder.lm.chat import ChatTemplate
+from rondel.decoder.lm.encoder import TextEncoder
 from rondel.decoder.lm.gguf_file import GgufFile
 from rondel.decoder.lm.pretokenizers import SCHEMES
-from rondel.decoder.lm.strings import check_text
+from rondel.decoder.lm.strings import check_text, find_marks
 
 END_TEXTS: Final = frozenset(
     {"<|endoftext|>", "<|im_end|>", "<|end|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>"}
 )
 """Control tokens that end a turn by what they are called, in files that name only one end token."""
+
+_COMPOSED: Final = 3
+"""Normalisation makes a text at most so many times shorter (three Hangul letters are one syllable)."""
 
 
 class TokenType(IntEnum):
@@ -87,9 +91,11 @@ class Tokenizer:
             raise CorruptModel(f"{file.path}: texts begin with BOS, but there is no bos_token_id")
         # Longest first, so that no token hides another that it begins.
         marks = sorted(self._control, key=len, reverse=True)
-        self._markup = re.compile("(" + "|".join(map(re.escape, marks)) + ")") if marks else None
+        self._markup = re.compile("|".join(map(re.escape, marks))) if marks else None
+        self._longest_mark = len(marks[0]) if marks else 0
         self._bytes = self._all_bytes(types)
-        self._bpe = self._build(types, file.values("tokenizer.ggml.merges", str), pre)
+        self._most_bytes = max(map(len, self._bytes), default=0) * (_COMPOSED if scheme.normalise else 1)
+        self._encoder = self._build(types, file.values("tokenizer.ggml.merges", str), pre)
         self._template = None if template is None else self._compile(template)
 
     # ---- text to ids ----
@@ -107,13 +113,17 @@ class Tokenizer:
         Raises:
             InvalidRequest: not a text, or it holds lone surrogates.
         """
+        return [token for piece in self.pieces(text, special=special, bos=bos) for token in piece]
+
+    def pieces(self, text: str, *, special: bool = False, bos: bool | None = None) -> Iterator[list[int]]:
+        """What :meth:`encode` gives, some thousand ids at a time, for whoever may want to stop in between."""
         check_text(text)
-        ids = [self.bos] if self.bos is not None and (self._add_bos if bos is None else bos) else []
-        if not special or self._markup is None:
-            return ids + self._plain(text)
-        for number, piece in enumerate(self._markup.split(text)):
-            ids += [self._control[piece]] if number % 2 else self._plain(piece)
-        return ids
+        if self.bos is not None and (self._add_bos if bos is None else bos):
+            yield [self.bos]
+        for piece, control in self._cut(text) if special else ((text, None),):
+            yield from self._encoder.pieces(piece)
+            if control is not None:
+                yield [control]
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids of a conversation in the file's own chat template, ready for the model's answer.
@@ -125,17 +135,40 @@ class Tokenizer:
             InvalidRequest: no messages, a malformed one, or an order that the template refuses.
             UnsupportedModel: the file has no chat template, or one that does not work.
         """
+        return [token for piece in self.chat_pieces(messages) for token in piece]
+
+    def chat_pieces(self, messages: Sequence[Mapping[str, str]]) -> Iterator[list[int]]:
+        """What :meth:`chat` gives, some thousand ids at a time; the first comes when all is rendered."""
         if self._template is None:
             raise UnsupportedModel(f"{self._path}: the model has no chat template")
         rendered = self._template.render(messages)
-        ids: list[int] = []
-        pieces = self._markup.split(rendered.text) if self._markup is not None else [rendered.text]
-        for number, piece in enumerate(pieces):
-            ids += [self._control[piece]] if number % 2 else self._plain(rendered.unguard(piece))
-        return ids
+        for piece, control in self._cut(rendered.text):
+            yield from self._encoder.pieces(rendered.unguard(piece))
+            if control is not None:
+                yield [control]
 
-    def _plain(self, text: str) -> list[int]:
-        return self._bpe.encode(text, add_special_tokens=False).ids
+    def check_size(self, texts: Iterable[str], room: int) -> None:
+        """Whether these texts can have ``room`` tokens or fewer between them, told from their size alone.
+
+        Raises:
+            LengthExceeded: they cannot, however they are cut.
+        """
+        size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+        if size > room * self._most_bytes:
+            raise LengthExceeded(
+                f"a prompt of {size} bytes has at least {-(-size // self._most_bytes)} tokens, "
+                f"the limit is {room}",
+                limit=room,
+            )
+
+    def _cut(self, text: str) -> Iterator[tuple[str, int | None]]:
+        """Plain text and the control token behind it, in turn; None after the last."""
+        at = 0
+        if self._markup is not None:
+            for found in find_marks(text, self._markup, self._longest_mark):
+                yield text[at : found.start()], self._control[found[0]]
+                at = found.end()
+        yield text[at:], None
 
     # ---- ids to text ----
 
@@ -146,7 +179,9 @@ class Tokenizer:
     def token_bytes(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of a token; none for a control token unless ``special``. Raises InvalidRequest."""
         if not 0 <= token < len(self._texts):
-            raise InvalidRequest(f"token ids go from 0 to {len(self._texts) - 1}, got {token}")
+            raise InvalidRequest(
+                f"token ids go from 0 to {len(self._texts) - 1}, got {token}", field="tokens"
+            )
         if special and self._texts[token] in self._control:
             return self._texts[token].encode()
         return self._bytes[token]
@@ -196,7 +231,7 @@ class Tokenizer:
                     ) from None
         return found
 
-    def _build(self, types: Sequence[int], merges: Sequence[str], pre: str) -> tokenizers.Tokenizer:
+    def _build(self, types: Sequence[int], merges: Sequence[str], pre: str) -> TextEncoder:
         scheme = SCHEMES[pre]
         vocabulary = {
             text: token
@@ -217,14 +252,13 @@ class Tokenizer:
         built.pre_tokenizer = scheme.cut()
         if scheme.normalise is not None:
             built.normalizer = scheme.normalise()
-        built.add_tokens(
-            [
-                AddedToken(text, normalized=False)
-                for text, kind in zip(self._texts, types, strict=True)
-                if kind == TokenType.USER_DEFINED and text not in self._control
-            ]
-        )
-        return built
+        added = [
+            text
+            for text, kind in zip(self._texts, types, strict=True)
+            if kind == TokenType.USER_DEFINED and text not in self._control
+        ]
+        built.add_tokens([AddedToken(text, normalized=False) for text in added])
+        return TextEncoder(built, longest_added=max(map(len, added), default=0))
 
     def _compile(self, template: str) -> ChatTemplate:
         return ChatTemplate(

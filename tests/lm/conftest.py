@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tinygguf
 
 from rondel.client.cli.download import pull
 from rondel.decoder.cache.arena import Arena
@@ -15,15 +16,13 @@ from rondel.decoder.lm.registry import DEFAULT_MODEL, known, resolve
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
 
-# importlib mode does not find the helpers ``tinygguf.py`` and ``straightline.py`` by itself.
+# importlib mode does not find the helper ``straightline.py`` by itself.
 sys.path.append(str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
 def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GGUF file of two layers and random weights."""
-    import tinygguf
-
     return tinygguf.write(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 

@@ -9,13 +9,13 @@ import grpc
 import numpy as np
 import pytest
 import pytest_asyncio
+import tinygguf
 
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import tinymodel
 from processes import Process, Start
 from rawclient import Client, Tokens
 
@@ -63,7 +63,7 @@ async def client(server: Server, connect: Connect) -> Client:
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a tiny language model."""
-    return tinymodel.write(tmp_path_factory.mktemp("model") / "tiny.gguf")
+    return tinygguf.write(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ _SERVE = """
 import json, sys
 from rondel.server.app import serve
 from rondel.server.config import ServerConfig
-config = ServerConfig(port=0, budget_bytes=64 << 20, **json.loads(sys.argv[1]))
+config = ServerConfig(**{"port": 0, "budget_bytes": 64 << 20, **json.loads(sys.argv[1])})
 serve(config, on_ready=lambda server: print(server.address, flush=True))
 """
 
@@ -28,6 +28,7 @@ class Process:
         )
         assert self.popen.stdout is not None
         self.address = self.popen.stdout.readline().strip()
+        """Where it listens; empty if it ended instead."""
 
     async def end(self, number: int, seconds: float = 20.0) -> tuple[int, float, str]:
         """Exit code, seconds taken and log after a signal."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from rawclient import SPEC, Client, Tokens, item
+from rawclient import SPEC, Client, Failure, Tokens, item
 
 from rondel.decoder import kernels
 from rondel.decoder.cache.arena import Arena
@@ -177,3 +177,16 @@ async def test_the_server_describes_itself(client: Client, server: Server, token
     assert closed.committed_length == 1
     assert closed.bytes_released > 0
     assert (await client.info()).memory == before.memory
+
+
+async def test_a_stream_twice_in_a_step(client: Client, tokens: Tokens) -> None:
+    stream = await client.open()
+    q, k, v = tokens.qkv(2)
+    other = pb.StreamRef(handle=stream.handle)  # without the epoch: the same stream all the same
+    items = [item(stream, 0, q[:1], k[:1], v[:1]), item(other, 1, q[1:], k[1:], v[1:])]
+    first, second = await client.step(0, *items)
+    assert (first.status.code, first.layer_length) == (0, 1)
+    failed = Failure.of(second.status)
+    assert (failed.reason, failed.message) == ("INVALID_REQUEST", "a stream may occur once in a call")
+    assert failed.facts["field"] == "stream"
+    assert list((await client.get(stream)).layer_lengths) == [1, 0, 0]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from rawclient import SPEC, Client, Failure, Tokens, item
 
-from rondel.decoder.spec import StreamSpec
+from rondel.decoder.spec import MAX_LENGTH, LayerGroup, StreamSpec
 from rondel.v1 import attention_pb2 as pb
+from rondel.v1 import spec_pb2
 from rondel.v1.specs import spec_to_message
 
 ONE = StreamSpec.uniform(layers=1, query_heads=4, kv_heads=2, head_dim=16, value_dim=8, window=64, reserve=8)
@@ -138,8 +139,11 @@ async def test_a_repeated_truncate_is_answered_again(client: Client, tokens: Tok
     request = pb.TruncateStreamRequest(stream=stream, length=6, request_id="undo-1")
     first = await client.attention.TruncateStream(request)
     assert await client.attention.TruncateStream(request) == first
-    request.length = 5
-    assert (await failure(client.attention.TruncateStream(request))).reason == "INVALID_REQUEST"
+    for change in ({"length": 5}, {"generation": 1}, {"length": 7, "generation": 1}):
+        fields = {"stream": stream, "length": 6, "request_id": "undo-1"} | change
+        other = await failure(client.attention.TruncateStream(pb.TruncateStreamRequest(**fields)))
+        assert (other.reason, other.facts["field"]) == ("INVALID_REQUEST", "request_id")
+    assert (await client.get(stream)).generation == 1
     request.request_id = ""
     assert (await failure(client.attention.TruncateStream(request))).reason == "STALE_GENERATION"
 
@@ -175,6 +179,29 @@ async def test_a_repeated_open_gives_the_same_stream(client: Client) -> None:
     assert (await failure(client.attention.OpenStream(other))).reason == "INVALID_REQUEST"
     await client.close(pb.StreamRef(handle=replies[0].handle))
     assert (await client.attention.OpenStream(request)).handle != replies[0].handle
+
+
+async def test_defaults_that_are_spelled_out_are_the_same_specification(client: Client) -> None:
+    spec = StreamSpec(
+        groups=tuple(
+            LayerGroup(layers=(n,), query_heads=2, kv_heads=1, key_dim=8, value_dim=8, window=16 * n + 16)
+            for n in range(2)
+        )
+    )
+    brief = spec_to_message(spec)
+    full = spec_to_message(spec, in_force=True)
+    for group in brief.groups:
+        group.ClearField("storage")
+    full.max_length = MAX_LENGTH
+    swapped = spec_pb2.StreamSpec(groups=[full.groups[1], full.groups[0]])
+    replies = [
+        await client.attention.OpenStream(pb.OpenStreamRequest(spec=message, request_id="same"))
+        for message in (brief, full, swapped)
+    ]
+    assert len({reply.handle for reply in replies}) == 1
+    full.groups[0].scale *= 2
+    request = pb.OpenStreamRequest(spec=full, request_id="same")
+    assert (await failure(client.attention.OpenStream(request))).reason == "INVALID_REQUEST"
 
 
 async def test_a_repeated_close_is_answered_again(client: Client) -> None:

@@ -1,14 +1,16 @@
 """GenerationService, with a tiny model whose words make no sense."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
-import tinymodel
+import tinygguf
 from rawclient import Client, Tokens, ask, everything_given_back, refusal
 
 from rondel.decoder import kernels
 from rondel.decoder.cache.arena import Arena
+from rondel.decoder.errors import CorruptModel, ModelError, ModelNotFound
 from rondel.decoder.lm.engine import Token, generate
 from rondel.decoder.lm.forward import LanguageModel
 from rondel.decoder.lm.sampling import Sampling
@@ -18,6 +20,7 @@ from rondel.server.config import ServerConfig
 from rondel.v1 import generation_pb2 as pb
 from rondel.v1 import spec_pb2
 
+Connect = Callable[[str], Client]
 LONG = "It was the best of times, it was the worst of times. " * 4  # more than three chunks
 
 
@@ -104,7 +107,7 @@ async def test_the_summary_tells_what_was_in_force(client: Client) -> None:
 
 
 async def test_the_context_is_the_end(client: Client) -> None:
-    ids = [65] * (tinymodel.CONTEXT - 3)
+    ids = [65] * (tinygguf.CONTEXT - 3)
     answer = await ask(client, pb.GenerateRequest(tokens=pb.TokenIds(ids=ids), max_tokens=50))
     assert answer.summary.finish_reason == pb.FINISH_REASON_CONTEXT_FULL
     assert len(answer.tokens) == answer.started.max_tokens == 4
@@ -122,7 +125,7 @@ async def test_a_text_ends_where_the_model_says(client: Client, model: LanguageM
     request = pb.GenerateRequest(text="Hello", temperature=2.0, seed=seed, max_tokens=100)
     answer = await ask(client, request)
     assert answer.summary.finish_reason == pb.FINISH_REASON_END_OF_TEXT
-    assert answer.tokens[-1].id == tinymodel.END
+    assert answer.tokens[-1].id == tinygguf.END
     assert "<|" not in answer.text
 
 
@@ -143,7 +146,7 @@ async def test_a_stop_text_ends_it_and_is_not_shown(client: Client) -> None:
         ({"chat": pb.Chat(messages=[pb.ChatMessage(content="x")])}, "INVALID_REQUEST"),
         ({"tokens": pb.TokenIds()}, "INVALID_REQUEST"),
         ({"tokens": pb.TokenIds(ids=[2**32 - 1])}, "INVALID_REQUEST"),
-        ({"tokens": pb.TokenIds(ids=[1] * 200 + [259])}, "INVALID_REQUEST"),
+        ({"tokens": pb.TokenIds(ids=[1] * 200 + [len(tinygguf.TOKENS)])}, "INVALID_REQUEST"),
         ({"text": "x", "temperature": -1.0}, "INVALID_SPEC"),
         ({"text": "x", "temperature": float("nan")}, "INVALID_SPEC"),
         ({"text": "x", "top_p": 0.0}, "INVALID_SPEC"),
@@ -169,8 +172,8 @@ async def test_impossible_requests(
 
 
 async def test_a_prompt_beyond_the_context(client: Client, server: Server) -> None:
-    failed = await refusal(client, pb.GenerateRequest(text="x" * (tinymodel.CONTEXT + 1)))
-    assert (failed.reason, failed.facts["limit"]) == ("LENGTH_EXCEEDED", str(tinymodel.CONTEXT))
+    failed = await refusal(client, pb.GenerateRequest(text="x" * (tinygguf.CONTEXT + 1)))
+    assert (failed.reason, failed.facts["limit"]) == ("LENGTH_EXCEEDED", str(tinygguf.CONTEXT))
     assert server.arena.stats().reserved == 0
 
 
@@ -184,29 +187,51 @@ async def test_models_are_listed(client: Client) -> None:
     await ask(client, pb.GenerateRequest(text="x", max_tokens=1))
     (listed,) = (await client.generation.ListModels(pb.ListModelsRequest())).models
     assert (listed.name, listed.loaded) == ("tiny", True)
-    assert (listed.context_length, listed.vocabulary) == (tinymodel.CONTEXT, 259)
+    assert (listed.context_length, listed.vocabulary) == (tinygguf.CONTEXT, len(tinygguf.TOKENS))
     assert list(listed.spec.groups[0].layers) == [0, 1]
 
 
-class TestWithoutAModel:
-    @pytest.fixture(params=["none", "missing", "foreign", "cut"])
-    def case(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
+async def test_without_a_model_only_generation_suffers(connect: Connect, tokens: Tokens) -> None:
+    server = await Server.start(ServerConfig(port=0, budget_bytes=8 << 20))
+    client = connect(server.address)
+    assert (await refusal(client, pb.GenerateRequest(text="x"))).reason == "MODEL_NOT_FOUND"
+    assert not (await client.generation.ListModels(pb.ListModelsRequest())).models
+    stream = await client.open()
+    assert (await client.append(stream, 0, *tokens.kv(1))).committed_length == 1
+    await server.stop()
 
-    @pytest.fixture
-    def config(self, case: str, tmp_path: Path, model_path: Path) -> ServerConfig:
-        path = tmp_path / "some.gguf"
-        if case == "foreign":
+
+@pytest.mark.parametrize(
+    ("case", "cls"),
+    [
+        ("missing", ModelNotFound),
+        ("folder", ModelNotFound),
+        ("empty", CorruptModel),
+        ("foreign", CorruptModel),
+        ("cut", CorruptModel),
+        ("rotten", CorruptModel),
+        ("nope", ModelNotFound),
+    ],
+)
+async def test_a_model_that_cannot_be_used_is_no_server(
+    tmp_path: Path, model_path: Path, case: str, cls: type[ModelError]
+) -> None:
+    path = tmp_path / "some.gguf"
+    whole = model_path.read_bytes()
+    match case:
+        case "folder":
+            path.mkdir()
+        case "empty":
+            path.write_bytes(b"")
+        case "foreign":
             path.write_bytes(b"PK\3\4" + bytes(1000))
-        if case == "cut":
-            path.write_bytes(model_path.read_bytes()[:5000])
-        return ServerConfig(port=0, budget_bytes=8 << 20, model=None if case == "none" else str(path))
-
-    async def test_only_generation_suffers(self, client: Client, case: str, tokens: Tokens) -> None:
-        failed = await refusal(client, pb.GenerateRequest(text="x"))
-        missing = case in ("none", "missing")
-        assert failed.reason == ("MODEL_NOT_FOUND" if missing else "CORRUPT_MODEL")
-        listed = await client.generation.ListModels(pb.ListModelsRequest())
-        assert [(m.name, m.loaded) for m in listed.models] == ([] if case == "none" else [("some", False)])
-        stream = await client.open()
-        assert (await client.append(stream, 0, *tokens.kv(1))).committed_length == 1
+        case "cut":
+            path.write_bytes(whole[: len(whole) // 2])
+        case "rotten":  # a good header, and weights that are not numbers
+            path.write_bytes(whole[:-64] + b"\xff" * 64)
+    name = "nope" if case == "nope" else str(path)
+    with pytest.raises(cls) as caught:
+        await Server.start(ServerConfig(port=0, budget_bytes=8 << 20, model=name))
+    assert caught.value.facts["name"] == (
+        "nope" if case == "nope" else path.stem if cls is CorruptModel else name
+    )

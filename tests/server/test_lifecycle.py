@@ -29,9 +29,18 @@ async def status_of(client: Client, service: str = "") -> int:
     return (await health(client).Check(health_pb2.HealthCheckRequest(service=service))).status
 
 
-@pytest.mark.parametrize("service", ["", *SERVICES])
-async def test_health(client: Client, service: str) -> None:
-    assert await status_of(client, service) == SERVING
+async def test_health_without_a_model(client: Client) -> None:
+    attention, generation = SERVICES
+    assert await status_of(client) == await status_of(client, attention) == SERVING
+    assert await status_of(client, generation) == NOT_SERVING
+
+
+async def test_health_with_a_model(connect: Connect, model_path: Path) -> None:
+    server = await Server.start(ServerConfig(port=0, budget_bytes=4 << 20, model=str(model_path)))
+    client = connect(server.address)
+    for service in ("", *SERVICES):
+        assert await status_of(client, service) == SERVING
+    await server.stop()
 
 
 async def test_health_of_an_unknown_service(client: Client) -> None:
@@ -67,10 +76,44 @@ async def test_reflection_lists_the_services(client: Client) -> None:
     assert replies[1].file_descriptor_response.file_descriptor_proto
 
 
-async def test_a_port_in_use_is_refused(server: Server) -> None:
+@pytest.mark.parametrize(
+    ("case", "field", "words"),
+    [
+        ("port", "port", "port {port}: Address already in use"),
+        ("host", "host", "Cannot assign requested address"),
+        ("name", "host", "cannot listen on no.such.host.invalid port 0"),
+        ("file", "unix_path", "a file that is no socket is in the way"),
+        ("folder", "unix_path", "a file that is no socket is in the way"),
+        ("nowhere", "unix_path", "is no directory"),
+    ],
+)
+async def test_what_is_in_the_way_is_told(
+    server: Server,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    case: str,
+    field: str,
+    words: str,
+) -> None:
     port = int(server.address.rpartition(":")[2])
-    with pytest.raises(InvalidSpec, match=f"cannot listen on 127.0.0.1:{port}"):
-        await Server.start(ServerConfig(port=port, budget_bytes=4 << 20))
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "folder").mkdir()
+    options: dict[str, dict[str, object]] = {
+        "port": {"port": port},
+        "host": {"port": 0, "host": "203.0.113.7", "allow_insecure_bind": True},
+        "name": {"port": 0, "host": "no.such.host.invalid", "allow_insecure_bind": True},
+        "file": {"port": None, "unix_path": str(tmp_path / "file")},
+        "folder": {"port": None, "unix_path": str(tmp_path / "folder")},
+        "nowhere": {"port": None, "unix_path": str(tmp_path / "no" / "where")},
+    }
+    config = ServerConfig(budget_bytes=4 << 20, **options[case])  # type: ignore[arg-type]
+    with caplog.at_level("INFO"), pytest.raises(InvalidSpec) as caught:
+        await Server.start(config)
+    assert words.format(port=port) in caught.value.message
+    assert caught.value.field == field
+    assert "GRPC_VERBOSITY" not in caught.value.message
+    assert "stopped" not in caplog.text
+    assert (tmp_path / "file").read_text() == "precious"
 
 
 async def test_a_unix_socket_is_for_its_owner(tmp_path: Path, connect: Connect, tokens: Tokens) -> None:

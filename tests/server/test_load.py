@@ -1,7 +1,9 @@
 """A worker that is busy: deadlines, cancellation, overload."""
 
 import asyncio
+import logging
 import threading
+import time
 
 import grpc
 import numpy as np
@@ -13,6 +15,7 @@ from rondel.decoder.spec import StreamSpec
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
 from rondel.v1 import attention_pb2 as pb
+from rondel.v1.attention_pb2_grpc import AttentionServiceStub
 
 
 class Plug:
@@ -118,3 +121,35 @@ async def test_everything_is_given_back_after_aborted_streams(
         await asyncio.gather(*(client.close(stream) for stream in streams))
     assert server.arena.stats() == before
     assert len(server.streams) == 0
+
+
+async def test_clients_that_leave_are_not_worth_a_log_entry(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Deadlines that pass while the answer, or the error, is on its way: some hundred of some thousand."""
+
+    def leave() -> None:
+        with grpc.insecure_channel(server.address) as channel:
+            stub = AttentionServiceStub(channel)
+            for round_ in range(300):
+                timeout = 0.004 + 0.0007 * (round_ % 12)
+                calls = [
+                    call.future(request, timeout=timeout)
+                    for call, request in (
+                        (stub.GetServerInfo, pb.GetServerInfoRequest()),
+                        (stub.GetStream, pb.GetStreamRequest()),
+                        (stub.Step, pb.StepRequest()),
+                    )
+                    for _ in range(3)
+                ]
+                for call in calls:
+                    call.exception()
+
+    with caplog.at_level(logging.WARNING):
+        leaving = asyncio.create_task(asyncio.to_thread(leave))
+        while not leaving.done():
+            server.scheduler.post(lambda: time.sleep(0.006))
+            await asyncio.sleep(0.006)
+        await leaving
+        await server.stop(drain_seconds=0.5)
+    assert caplog.text == ""

@@ -40,8 +40,15 @@ class AttentionServiceStub:
     out one at a time in order of arrival.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
-    its metadata). A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo says when
-    to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was done).
+    its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
+    google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
+    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
+    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    have been carried out: repeating it tells, where the stream still exists.
+
+    Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream and GetServerInfo requests
+    above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     @_typing.overload
@@ -95,8 +102,15 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     out one at a time in order of arrival.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
-    its metadata). A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo says when
-    to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was done).
+    its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
+    google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
+    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
+    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    have been carried out: repeating it tells, where the stream still exists.
+
+    Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream and GetServerInfo requests
+    above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -146,8 +160,15 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     out one at a time in order of arrival.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
-    its metadata). A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo says when
-    to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was done).
+    its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
+    google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
+    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
+    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    have been carried out: repeating it tells, where the stream still exists.
+
+    Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream and GetServerInfo requests
+    above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     @_abc_1.abstractmethod

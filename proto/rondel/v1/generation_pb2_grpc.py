@@ -53,10 +53,13 @@ class GenerationServiceServicer:
 
     def Generate(self, request, context):
         """Streams the tokens of a continuation: one `started`, then a `token` each, then one `summary`. Cancelling the
-        call stops the work within one step and frees its caches. Fails with MODEL_NOT_FOUND; CORRUPT_MODEL or
-        UNSUPPORTED_MODEL when the file cannot be used; INVALID_SPEC for an option out of range; INVALID_REQUEST for
-        an empty prompt or a token outside the vocabulary; LENGTH_EXCEEDED for a prompt longer than the model's
-        context; BUDGET_EXCEEDED; OVERLOADED; DRAINING.
+        call, or its deadline, stops the work within one step and frees its caches. Fails with MODEL_NOT_FOUND;
+        UNSUPPORTED_MODEL for a chat when the model has no template for one; INVALID_SPEC for an option out of range;
+        INVALID_REQUEST for an empty prompt, a token outside the vocabulary, a word of more than 2^18 characters, or
+        a message of more than 4 MiB and 64 KiB, whatever the server's `max_message_bytes`; LENGTH_EXCEEDED for a
+        prompt longer than the model's context, which is told from its size alone where that is enough;
+        BUDGET_EXCEEDED; OVERLOADED; DRAINING, also in the middle, when the server stops and its time for calls at
+        work is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,10 +35,13 @@ class GenerationServiceStub:
     def __new__(cls, channel: _aio.Channel) -> GenerationServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]
     """Streams the tokens of a continuation: one `started`, then a `token` each, then one `summary`. Cancelling the
-    call stops the work within one step and frees its caches. Fails with MODEL_NOT_FOUND; CORRUPT_MODEL or
-    UNSUPPORTED_MODEL when the file cannot be used; INVALID_SPEC for an option out of range; INVALID_REQUEST for
-    an empty prompt or a token outside the vocabulary; LENGTH_EXCEEDED for a prompt longer than the model's
-    context; BUDGET_EXCEEDED; OVERLOADED; DRAINING.
+    call, or its deadline, stops the work within one step and frees its caches. Fails with MODEL_NOT_FOUND;
+    UNSUPPORTED_MODEL for a chat when the model has no template for one; INVALID_SPEC for an option out of range;
+    INVALID_REQUEST for an empty prompt, a token outside the vocabulary, a word of more than 2^18 characters, or
+    a message of more than 4 MiB and 64 KiB, whatever the server's `max_message_bytes`; LENGTH_EXCEEDED for a
+    prompt longer than the model's context, which is told from its size alone where that is enough;
+    BUDGET_EXCEEDED; OVERLOADED; DRAINING, also in the middle, when the server stops and its time for calls at
+    work is over.
     """
     ListModels: _grpc.UnaryUnaryMultiCallable[_generation_pb2.ListModelsRequest, _generation_pb2.ListModelsResponse]
     """Lists the models that Generate knows. An empty list when the server has none."""
@@ -50,10 +53,13 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]  # type: ignore[assignment]
     """Streams the tokens of a continuation: one `started`, then a `token` each, then one `summary`. Cancelling the
-    call stops the work within one step and frees its caches. Fails with MODEL_NOT_FOUND; CORRUPT_MODEL or
-    UNSUPPORTED_MODEL when the file cannot be used; INVALID_SPEC for an option out of range; INVALID_REQUEST for
-    an empty prompt or a token outside the vocabulary; LENGTH_EXCEEDED for a prompt longer than the model's
-    context; BUDGET_EXCEEDED; OVERLOADED; DRAINING.
+    call, or its deadline, stops the work within one step and frees its caches. Fails with MODEL_NOT_FOUND;
+    UNSUPPORTED_MODEL for a chat when the model has no template for one; INVALID_SPEC for an option out of range;
+    INVALID_REQUEST for an empty prompt, a token outside the vocabulary, a word of more than 2^18 characters, or
+    a message of more than 4 MiB and 64 KiB, whatever the server's `max_message_bytes`; LENGTH_EXCEEDED for a
+    prompt longer than the model's context, which is told from its size alone where that is enough;
+    BUDGET_EXCEEDED; OVERLOADED; DRAINING, also in the middle, when the server stops and its time for calls at
+    work is over.
     """
     ListModels: _aio.UnaryUnaryMultiCallable[_generation_pb2.ListModelsRequest, _generation_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that Generate knows. An empty list when the server has none."""
@@ -68,10 +74,13 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generation_pb2.GenerateResponse], _abc.AsyncIterator[_generation_pb2.GenerateResponse]]:
         """Streams the tokens of a continuation: one `started`, then a `token` each, then one `summary`. Cancelling the
-        call stops the work within one step and frees its caches. Fails with MODEL_NOT_FOUND; CORRUPT_MODEL or
-        UNSUPPORTED_MODEL when the file cannot be used; INVALID_SPEC for an option out of range; INVALID_REQUEST for
-        an empty prompt or a token outside the vocabulary; LENGTH_EXCEEDED for a prompt longer than the model's
-        context; BUDGET_EXCEEDED; OVERLOADED; DRAINING.
+        call, or its deadline, stops the work within one step and frees its caches. Fails with MODEL_NOT_FOUND;
+        UNSUPPORTED_MODEL for a chat when the model has no template for one; INVALID_SPEC for an option out of range;
+        INVALID_REQUEST for an empty prompt, a token outside the vocabulary, a word of more than 2^18 characters, or
+        a message of more than 4 MiB and 64 KiB, whatever the server's `max_message_bytes`; LENGTH_EXCEEDED for a
+        prompt longer than the model's context, which is told from its size alone where that is enough;
+        BUDGET_EXCEEDED; OVERLOADED; DRAINING, also in the middle, when the server stops and its time for calls at
+        work is over.
         """
 
     @_abc_1.abstractmethod

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rondel.decoder.errors import InvalidRequest, InvalidSpec
-from rondel.decoder.spec import LayerGroup, StreamSpec
+from rondel.decoder.spec import MAX_LAYERS, LayerGroup, StreamSpec
 from rondel.v1 import spec_pb2
 
 _STORAGE: Final[Mapping[str, spec_pb2.StorageType]] = {
@@ -17,7 +17,6 @@ _STORAGE_NAMES: Final[Mapping[int, str]] = {
     spec_pb2.STORAGE_TYPE_UNSPECIFIED: "int8",
     **{value: name for name, value in _STORAGE.items()},
 }
-_MOST_GROUPS: Final = 1024
 
 
 def storage_to_message(storage: str) -> spec_pb2.StorageType:
@@ -52,8 +51,10 @@ def spec_from_message(message: spec_pb2.StreamSpec) -> StreamSpec:
         InvalidRequest: it has more groups than a stream can have layers.
         InvalidSpec: it is impossible.
     """
-    if len(message.groups) > _MOST_GROUPS:
-        raise InvalidRequest(f"a stream has at most {_MOST_GROUPS} layer groups, got {len(message.groups)}")
+    if len(message.groups) > MAX_LAYERS:
+        raise InvalidRequest(
+            f"a stream has at most {MAX_LAYERS} layer groups, got {len(message.groups)}", field="groups"
+        )
     return StreamSpec(
         groups=tuple(_group_from_message(group) for group in message.groups),
         max_length=message.max_length if message.HasField("max_length") else None,
@@ -76,9 +77,9 @@ def _group_to_message(group: LayerGroup, in_force: bool) -> spec_pb2.LayerGroup:
 
 
 def _group_from_message(message: spec_pb2.LayerGroup) -> LayerGroup:
-    if len(message.layers) > _MOST_GROUPS:
+    if len(message.layers) > MAX_LAYERS:
         raise InvalidSpec(
-            f"a layer group has at most {_MOST_GROUPS} layers, got {len(message.layers)}", field="layers"
+            f"a layer group has at most {MAX_LAYERS} layers, got {len(message.layers)}", field="layers"
         )
     return LayerGroup(
         layers=tuple(message.layers),

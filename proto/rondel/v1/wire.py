@@ -39,13 +39,16 @@ def to_tensor(array: NDArray[np.floating], *, dtype: tensor_pb2.Dtype | None = N
     if array.dtype.newbyteorder("=") not in (np.float32, np.float16):
         raise InvalidShape(
             f"a tensor is made of a float32 or float16 array, got {array.dtype}",
+            field="array",
             got=str(array.dtype),
             expected="float32 or float16",
         )
     if dtype is None:
         dtype = tensor_pb2.DTYPE_FLOAT32 if array.dtype.itemsize == 4 else tensor_pb2.DTYPE_FLOAT16
     if dtype not in _ENCODINGS:
-        raise InvalidRequest(f"tensors are sent as float32, float16 or bfloat16, got {_name(dtype)}")
+        raise InvalidRequest(
+            f"tensors are sent as float32, float16 or bfloat16, got {_name(dtype)}", field="dtype"
+        )
     if dtype == tensor_pb2.DTYPE_BFLOAT16:
         data = _to_bfloat16(array).tobytes()
     else:

@@ -1,4 +1,7 @@
-"""Writes GGUF files of a llama-family model of a few kilobytes, whole or broken in a chosen way."""
+"""Writes GGUF files of a llama-family model of a few kilobytes, whole or broken in a chosen way.
+
+For the tests of every room: ``pythonpath`` in pyproject.toml puts this folder on the path.
+"""
 
 from __future__ import annotations
 
@@ -78,13 +81,14 @@ def write(
     path: Path,
     *,
     architecture: str = "llama",
+    context: int = CONTEXT,
     changes: Mapping[str, object] | None = None,
     weights: Mapping[str, NDArray[np.float32]] | None = None,
     stored: str = "F32",
 ) -> Path:
     """Write a file. A change to None leaves that metadata key out. ``stored`` is the type of matrices."""
     writer = gguf.GGUFWriter(path, architecture)
-    for key, value in (metadata() | dict(changes or {})).items():
+    for key, value in (metadata() | {"llama.context_length": context} | dict(changes or {})).items():
         if isinstance(value, bool):
             writer.add_bool(key, value)
         elif isinstance(value, int):
