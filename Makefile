@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH := .venv-bench
 KERNELS := $(wildcard decoder/kernels/*.pyx decoder/kernels/*.pxi decoder/kernels/*.h)
 
 # The rooms must never be importable by their bare names from the repository root.
@@ -13,9 +14,13 @@ $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Rondel needs 
 $(PYTHON) -m venv $(VENV)
 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 endef
+define INSTALL_BENCH
+$(PYTHON) -m venv $(BENCH)
+$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test lint types protos dist clean debug ext .venv
+.PHONY: help demo test lint types protos dist clean debug ext bench-kernels bench-traffic .venv
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +30,8 @@ help:
 	@echo 'make types    mypy --strict, and stubtest of the compiled modules'
 	@echo 'make protos   regenerate the code made from proto/'
 	@echo 'make dist     sdist and wheel in dist/, checked'
+	@echo 'make bench-kernels  decode attention beside other engines and the bare memory (BENCH_ARGS=--quick)'
+	@echo 'make bench-traffic  does its time follow the bytes or the arithmetic?'
 	@echo 'make debug    rebuild the kernels with checks on (make ext puts the fast ones back)'
 	@echo 'make clean    remove everything that make has made'
 
@@ -48,6 +55,7 @@ lint: .venv
 
 types: .venv
 	$(BIN)/mypy
+	MYPYPATH=benchmarks $(BIN)/mypy benchmarks
 	$(BIN)/python scripts/check_stubs.py
 
 protos: .venv
@@ -56,6 +64,17 @@ protos: .venv
 dist: .venv
 	$(BIN)/python scripts/check_dist.py
 
+# The other engines live in an environment of their own; the compiled kernels are the source tree's.
+$(BENCH)/.built: pyproject.toml setup.py
+	$(INSTALL_BENCH)
+	@touch $@
+
+bench-kernels: $(BENCH)/.built .venv
+	PYTHONPATH=benchmarks $(BENCH)/bin/python benchmarks/kernels.py $(BENCH_ARGS)
+
+bench-traffic: .venv
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/traffic.py $(BENCH_ARGS)
+
 debug: .venv
 	RONDEL_DEBUG=1 $(COMPILE)
 
@@ -63,5 +82,5 @@ ext: .venv
 	$(COMPILE)
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find client decoder server proto scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(BENCH) benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find benchmarks client decoder server proto scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +

@@ -36,7 +36,14 @@ V3 = ["-march=x86-64-v3"]
 V4 = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
 TIERS = {"_cpu": [], "_pool": [], "_base": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
-    TIERS = {"_cpu": X86_64, "_pool": X86_64, "_base": X86_64, "_v3": V3, "_v4": V4, "_v4vnni": [*V4, "-mavx512vnni"]}
+    TIERS = {
+        "_cpu": X86_64,
+        "_pool": X86_64,
+        "_base": X86_64,
+        "_v3": V3,
+        "_v4": V4,
+        "_v4vnni": [*V4, "-mavx512vnni"],
+    }
 
 DIRECTIVES = {
     "language_level": 3,

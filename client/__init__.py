@@ -1,9 +1,19 @@
-"""Talk to a Rondel server: attention on its streams, text from its model; waiting or with asyncio."""
+"""Talk to a Rondel server: attention on its streams, text from its model; waiting or with asyncio.
 
-from rondel.client.aio import AsyncAttentionClient, AsyncGeneration, AsyncGenerationClient, AsyncStream
-from rondel.client.generation import Event, Model, Started, Summary, Token
-from rondel.client.sync import AttentionClient, Generation, GenerationClient, Stream
-from rondel.client.values import ServerInfo, StepOutcome, StreamStats
+Names load on first use: the command line lives below this package and must begin without gRPC.
+"""
+
+from importlib import import_module
+
+# Type checkers take this for typing.TYPE_CHECKING, whose import alone takes longer than all of this file.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from rondel.client.aio import AsyncAttentionClient, AsyncGeneration, AsyncGenerationClient, AsyncStream
+    from rondel.client.generation import Event, Model, Started, Summary, Token
+    from rondel.client.sync import AttentionClient, Generation, GenerationClient, Stream
+    from rondel.client.values import ServerInfo, StepOutcome, StreamStats
 
 __all__ = [
     "AsyncAttentionClient",
@@ -23,3 +33,22 @@ __all__ = [
     "Summary",
     "Token",
 ]
+
+_HOMES = {
+    "rondel.client.sync": ("AttentionClient", "Generation", "GenerationClient", "Stream"),
+    "rondel.client.generation": ("Event", "Model", "Started", "Summary", "Token"),
+    "rondel.client.values": ("ServerInfo", "StepOutcome", "StreamStats"),
+}
+
+
+def __getattr__(name: str) -> "Any":
+    if name not in __all__:
+        raise AttributeError(f"module 'rondel.client' has no attribute {name!r}")
+    home = next((home for home, names in _HOMES.items() if name in names), "rondel.client.aio")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,8 +15,10 @@ import grpc.aio
 from rondel.client import calls, generation, operations
 from rondel.client.calls import Call
 from rondel.client.channels import AsyncChannel
+from rondel.client.checks import checked_timeout
 from rondel.client.core import StreamCore
 from rondel.client.generation import Event, GenerateOptions, Model, Prompt
+from rondel.client.limits import Limits
 from rondel.client.operations import pack
 from rondel.client.values import Array, ServerInfo, StepOutcome, StreamStats
 from rondel.decoder.errors import RondelError
@@ -31,9 +33,13 @@ class AsyncStream(StreamCore):
     """
 
     def __init__(
-        self, channel: AsyncChannel, reply: pb.OpenStreamResponse, opened: dict[str, StreamCore]
+        self,
+        channel: AsyncChannel,
+        reply: pb.OpenStreamResponse,
+        opened: dict[str, StreamCore],
+        max_message_bytes: int,
     ) -> None:
-        super().__init__(reply, opened)
+        super().__init__(reply, opened, max_message_bytes)
         self._channel = channel
 
     async def append(self, layer: int, k: Array, v: Array) -> int:
@@ -118,8 +124,14 @@ class _AsyncClosing(ABC):
 
 
 class _AsyncClient(_AsyncClosing):
-    def __init__(self, target: str, *, timeout: float = calls.DEFAULT_TIMEOUT) -> None:
-        self._channel = AsyncChannel(target, timeout)
+    def __init__(
+        self,
+        target: str,
+        *,
+        timeout: float = calls.DEFAULT_TIMEOUT,
+        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._channel = AsyncChannel(target, timeout, max_message_bytes)
 
     @property
     def target(self) -> str:
@@ -134,20 +146,30 @@ class _AsyncClient(_AsyncClosing):
 class AsyncAttentionClient(_AsyncClient):
     """Opens streams on a server at ``host:port`` or ``unix:/path``; connects at the first call.
 
-    ``timeout``: seconds for a call, its retries included. May be used by many tasks of one loop at once.
+    ``timeout``: seconds for a call, its retries included. ``max_message_bytes``: largest message that is
+    sent or taken; the server has a limit of its own. May be used by many tasks of one loop at once.
+    Raises InvalidSpec for what cannot be meant.
     """
 
-    def __init__(self, target: str, *, timeout: float = calls.DEFAULT_TIMEOUT) -> None:
-        super().__init__(target, timeout=timeout)
+    def __init__(
+        self,
+        target: str,
+        *,
+        timeout: float = calls.DEFAULT_TIMEOUT,
+        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        super().__init__(target, timeout=timeout, max_message_bytes=max_message_bytes)
         self._opened: dict[str, StreamCore] = {}
+        self._limits = Limits(max_message_bytes)
 
     async def open(self, spec: StreamSpec) -> AsyncStream:
         """Open an empty stream. Raises InvalidSpec, BudgetExceeded, QuotaExceeded."""
-        return AsyncStream(self._channel, await self._channel.run(operations.open_stream(spec)), self._opened)
+        reply = await self._channel.run(operations.open_stream(spec, self._limits))
+        return AsyncStream(self._channel, reply, self._opened, self._limits.in_force)
 
     async def info(self) -> ServerInfo:
         """What the server is and allows."""
-        return await self._channel.run(operations.server_info())
+        return await self._channel.run(operations.server_info(self._limits))
 
     async def step_batch(
         self,
@@ -217,7 +239,7 @@ class AsyncGeneration(AsyncIterator[Event], _AsyncClosing):
 
 
 class AsyncGenerationClient(_AsyncClient):
-    """Has a server's language model continue prompts. ``timeout`` as for AsyncAttentionClient."""
+    """Has a server's language model continue prompts. Options as for AsyncAttentionClient."""
 
     def generate(
         self,
@@ -232,7 +254,7 @@ class AsyncGenerationClient(_AsyncClient):
         that cannot be sent; the server's errors are raised by the iteration.
         """
         call = generation.generate_call(prompt, options)
-        return AsyncGeneration(self._channel, call, calls.checked_timeout(timeout))
+        return AsyncGeneration(self._channel, call, checked_timeout(timeout))
 
     async def models(self) -> list[Model]:
         """The server's models; the first is its default."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from rondel.decoder.errors import DeadlineExpired, InvalidSpec, RondelError, ServerUnavailable
+from rondel.decoder.errors import DeadlineExpired, RondelError, ServerUnavailable
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import generation_pb2 as gen
 
@@ -24,16 +24,14 @@ DEFAULT_TIMEOUT: Final = 30.0
 DEFAULT_GENERATION_TIMEOUT: Final = 600.0
 """Seconds for a whole generation."""
 
-MAX_MESSAGE_BYTES: Final = 64 << 20
-"""Largest message that a client sends or takes. The server has its own limit, usually the smaller."""
+DEFAULT_MAX_MESSAGE_BYTES: Final = 16 << 20
+"""Largest message that a client sends or takes unless it was made with another number; a server's default."""
 
 ATTEMPTS: Final = 6
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 
-CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+_CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     # Idle streams stay usable through firewalls; servers of ours allow a ping every ten seconds.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -44,6 +42,15 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
+
+
+def channel_options(max_message_bytes: int) -> tuple[tuple[str, int], ...]:
+    """What a channel is made with."""
+    return (
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        *_CHANNEL_OPTIONS,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +126,3 @@ class Attempts:
         if time.monotonic() + pause >= self._deadline:
             raise error
         return pause
-
-
-def checked_timeout(timeout: float) -> float:
-    """A timeout in seconds that a client may be made with. Raises InvalidSpec."""
-    if not 0 < timeout < float("inf"):
-        raise InvalidSpec(f"timeout must be a positive number of seconds, got {timeout!r}", field="timeout")
-    return float(timeout)

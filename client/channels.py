@@ -12,9 +12,10 @@ import grpc
 import grpc.aio
 
 from rondel.client import calls
-from rondel.client.calls import Attempts, Call, Method, Steps
+from rondel.client.calls import Attempts, Call, Steps
+from rondel.client.checks import checked_message_bytes, checked_target, checked_timeout
 from rondel.client.errors import from_call
-from rondel.decoder.errors import RondelError, ServerUnavailable
+from rondel.decoder.errors import QuotaExceeded, RondelError, ServerUnavailable
 
 Result = TypeVar("Result")
 
@@ -22,13 +23,24 @@ Result = TypeVar("Result")
 class _Connection:
     """What the two have in common: an address, and the methods that were called there."""
 
-    def __init__(self, target: str, timeout: float) -> None:
-        self.target = target
-        self._timeout = calls.checked_timeout(timeout)
+    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
+        self.target = checked_target(target)
+        self._timeout = checked_timeout(timeout)
+        self._largest = checked_message_bytes(max_message_bytes)
         self._methods: dict[str, Callable[..., Any]] = {}
         self._closed = False
 
-    def _method(self, channel: Any, kind: str, method: Method[Any, Any]) -> Callable[..., Any]:
+    def _method(self, channel: Any, kind: str, call: Call) -> Callable[..., Any]:
+        method = call.method
+        size = call.request.ByteSize()
+        if size > self._largest:
+            raise QuotaExceeded(
+                f"a request of {size} bytes is larger than this client's max_message_bytes, "
+                f"{self._largest}; send fewer tokens at a time, or make the client with a larger one",
+                requested=size,
+                limit=self._largest,
+                side="client",
+            )
         if self._closed:
             raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
         made = self._methods.get(method.path)
@@ -47,9 +59,9 @@ class _Connection:
 class Channel(_Connection):
     """A connection: sends calls, tries them again where that helps, raises what the server meant."""
 
-    def __init__(self, target: str, timeout: float) -> None:
-        super().__init__(target, timeout)
-        self._channel = grpc.insecure_channel(target, options=calls.CHANNEL_OPTIONS)
+    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
+        super().__init__(target, timeout, max_message_bytes)
+        self._channel = grpc.insecure_channel(target, options=calls.channel_options(max_message_bytes))
 
     def run(self, steps: Steps[Result]) -> Result:
         """Carry out an operation of core.py."""
@@ -69,7 +81,7 @@ class Channel(_Connection):
 
     def start(self, call: Call, timeout: float) -> Any:
         """Begin a server-streaming call."""
-        return self._method(self._channel, "unary_stream", call.method)(call.request, timeout=timeout)
+        return self._method(self._channel, "unary_stream", call)(call.request, timeout=timeout)
 
     def error(self, failure: grpc.RpcError) -> RondelError:
         """What a failed call meant."""
@@ -80,7 +92,7 @@ class Channel(_Connection):
         self._channel.close()
 
     def _send(self, call: Call) -> Any:
-        send = self._method(self._channel, "unary_unary", call.method)
+        send = self._method(self._channel, "unary_unary", call)
         attempts = Attempts(self._timeout)
         while True:
             try:
@@ -95,8 +107,8 @@ class Channel(_Connection):
 class AsyncChannel(_Connection):
     """A connection; made at the first call, because grpc.aio binds it to the loop that runs then."""
 
-    def __init__(self, target: str, timeout: float) -> None:
-        super().__init__(target, timeout)
+    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
+        super().__init__(target, timeout, max_message_bytes)
         self._channel: grpc.aio.Channel | None = None
 
     async def run(self, steps: Steps[Result]) -> Result:
@@ -117,7 +129,7 @@ class AsyncChannel(_Connection):
 
     def start(self, call: Call, timeout: float) -> Any:
         """Begin a server-streaming call."""
-        return self._method(self._connected(), "unary_stream", call.method)(call.request, timeout=timeout)
+        return self._method(self._connected(), "unary_stream", call)(call.request, timeout=timeout)
 
     def error(self, failure: grpc.aio.AioRpcError) -> RondelError:
         """What a failed call meant."""
@@ -136,7 +148,7 @@ class AsyncChannel(_Connection):
             await self._channel.close()
 
     async def _send(self, call: Call) -> Any:
-        send = self._method(self._connected(), "unary_unary", call.method)
+        send = self._method(self._connected(), "unary_unary", call)
         attempts = Attempts(self._timeout)
         while True:
             running = send(call.request, timeout=attempts.begin())
@@ -154,5 +166,7 @@ class AsyncChannel(_Connection):
 
     def _connected(self) -> grpc.aio.Channel:
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.target, options=calls.CHANNEL_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(
+                self.target, options=calls.channel_options(self._largest)
+            )
         return self._channel

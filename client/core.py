@@ -14,7 +14,9 @@ import numpy as np
 
 from rondel.client import calls
 from rondel.client.calls import Steps, ask
+from rondel.client.checks import checked_array, checked_count, checked_position
 from rondel.client.errors import item_error
+from rondel.client.limits import append_shape, step_tokens
 from rondel.client.values import Array, StepOutcome, StreamStats
 from rondel.decoder.errors import (
     InvalidShape,
@@ -28,14 +30,13 @@ from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_from_message
 from rondel.v1.wire import from_tensor, to_tensor
 
-CHUNK_BYTES = 2 << 20
-"""Request bytes that ``chunks`` and ``append_all`` aim at, well below any server's message limit."""
-
 
 class StreamCore:
     """State of a remote stream. Used by one caller at a time; a second one gets SessionBusy."""
 
-    def __init__(self, reply: pb.OpenStreamResponse, opened: dict[str, StreamCore]) -> None:
+    def __init__(
+        self, reply: pb.OpenStreamResponse, opened: dict[str, StreamCore], max_message_bytes: int
+    ) -> None:
         self._spec = spec_from_message(reply.spec)
         self._ref = pb.StreamRef(handle=reply.handle, epoch=reply.epoch)
         self._generation = reply.generation
@@ -44,6 +45,7 @@ class StreamCore:
         self._truncating: pb.TruncateStreamRequest | None = None
         self._closed = False
         self._busy = threading.Lock()
+        self._max_message_bytes = max_message_bytes
         self._opened = opened
         opened[reply.handle] = self
 
@@ -85,24 +87,22 @@ class StreamCore:
     def chunks(self, tokens: int, *, at_most: int = 512) -> Iterator[slice]:
         """Slices of a run of new tokens, each of which every layer may take before the next one's turn.
 
-        They are small enough for a server's message limit as well.
+        Their steps, and the answers, are within the message limits of client and server. Raises
+        QuotaExceeded when not even one token is, and InvalidRequest.
         """
-        most = max(
-            1, min(at_most, CHUNK_BYTES // max(self._token_bytes(layer) for layer in self._first_layers()))
+        tokens, at_most = checked_count("tokens", tokens, 0), checked_count("at_most", at_most, 1)
+        fitting = (
+            step_tokens(self._ref, group.layers[-1], group, self._max_message_bytes)
+            for group in self._spec.groups
         )
+        return self._pieces(tokens, min(at_most, *fitting))
+
+    def _pieces(self, tokens: int, at_most: int) -> Iterator[slice]:
         start = 0
         while start < tokens:
-            stop = min(tokens, start + min(most, self._spec.room(self._length)))
+            stop = min(tokens, start + min(at_most, self._spec.room(self._length)))
             yield slice(start, stop)
             start = stop
-
-    def _first_layers(self) -> list[int]:
-        return [group.layers[0] for group in self._spec.groups]
-
-    def _token_bytes(self, layer: int) -> int:
-        group = self._spec.group(layer)
-        keys = group.kv_heads * (group.key_dim + group.value_dim)
-        return 4 * (keys + group.query_heads * max(group.key_dim, group.value_dim))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -134,30 +134,36 @@ class StreamCore:
 
     def _append(self, layer: int, k: Array, v: Array) -> Steps[int]:
         with self.alone():
-            self._spec.group_index(layer)
+            k, v = self._tokens(layer, k, v)
             return (yield from self._store(layer, 1, k[None], v[None]))
 
     def _append_all(self, k: Array, v: Array) -> Steps[int]:
         with self.alone():
-            tokens = self._tokens_of_all(k, v)
-            at_once = max(1, CHUNK_BYTES // (self._token_bytes(0) * self._spec.layers))
-            for start in range(0, tokens, at_once):
-                part = slice(start, start + at_once)
-                yield from self._store(0, self._spec.layers, k[:, part], v[:, part])
+            (k, v), layers = self._stacks(k=k, v=v), self._spec.layers
+            run, most = append_shape(self._ref, layers, self._spec.group(0), self._max_message_bytes)
+            tokens = k.shape[1]
+            # The server takes any number of tokens for all layers; layers that go one after the other must
+            # not run too far ahead.
+            parts = _even_pieces(tokens, most) if run == layers else self._pieces(tokens, most)
+            for part in parts:
+                for first in range(0, layers, run):
+                    rows = slice(first, min(layers, first + run))
+                    yield from self._store(first, rows.stop - first, k[rows, part], v[rows, part])
             return self._length
 
     def _attend(
         self, layer: int, q: Array, position: int | None, return_lse: bool
     ) -> Steps[tuple[Array, Array | None]]:
         with self.alone():
-            self._spec.group_index(layer)
+            group, held = self._spec.group(layer), self.layer_length(layer)
+            q = checked_array("q", q, (None, group.query_heads, group.key_dim))
             request = pb.AttendRequest(
                 stream=self._ref,
                 generation=self._generation,
                 layer=layer,
-                position=position,
+                position=None if position is None else checked_position("position", position, held),
                 q=to_tensor(q),
-                return_lse=return_lse,
+                return_lse=bool(return_lse),
             )
             reply = yield from ask(calls.ATTEND, request)
             return from_tensor(reply.out, name="out"), from_tensor(
@@ -174,8 +180,8 @@ class StreamCore:
 
     def _step_all(self, q: Array, k: Array, v: Array) -> Steps[Array]:
         with self.alone():
-            tokens = self._tokens_of_all(q, k, v)
-            group = self._spec.group(0)
+            k, v, q = self._stacks(k=k, v=v, q=q)
+            tokens, group = k.shape[1], self._spec.group(0)
             out = np.empty((self._spec.layers, tokens, group.query_heads, group.value_dim), np.float32)
             for part in self.chunks(tokens):
                 for layer in range(self._spec.layers):
@@ -186,6 +192,7 @@ class StreamCore:
 
     def _truncate(self, length: int) -> Steps[None]:
         with self.alone():
+            length = checked_position("length", length, self._length)
             # One that failed may have been carried out: when it is made again it must be known as the same.
             if self._truncating is None or self._truncating.length != length:
                 self._truncating = pb.TruncateStreamRequest(
@@ -224,25 +231,36 @@ class StreamCore:
         except (StreamNotFound, StreamClosed):
             return  # the lease was faster, or the server is another one by now
 
-    def _tokens_of_all(self, *arrays: Array) -> int:
+    def _tokens(self, layer: int, k: Array, v: Array) -> tuple[Array, Array]:
+        group = self._spec.group(layer)
+        k = checked_array("k", k, (None, group.kv_heads, group.key_dim))
+        return k, checked_array("v", v, (len(k), group.kv_heads, group.value_dim))
+
+    def _stacks(self, **arrays: Array) -> list[Array]:
+        """Arrays of all layers, [layers, tokens, heads, dim]: k, v and perhaps q."""
         layers = self._spec.layers
-        for array in arrays:
-            if array.ndim != 4 or array.shape[0] != layers or array.shape[1] != arrays[0].shape[1]:
-                expected = f"[{layers}, tokens, heads, dim], the same tokens in each"
-                raise InvalidShape(
-                    f"got an array of shape {array.shape}, expected {expected}",
-                    got=str(array.shape),
-                    expected=expected,
-                )
         if not self._spec.same_shape(range(layers)):
             raise InvalidShape(
                 "the layers of this stream differ in shape: use the calls for one layer",
                 got="layers of several shapes",
                 expected="layers of one shape",
             )
-        return int(arrays[0].shape[1])
+        group = self._spec.group(0)
+        shapes = {
+            "k": (group.kv_heads, group.key_dim),
+            "v": (group.kv_heads, group.value_dim),
+            "q": (group.query_heads, group.key_dim),
+        }
+        checked: list[Array] = []
+        for name, array in arrays.items():
+            tokens = checked[0].shape[1] if checked else None
+            checked.append(checked_array(name, array, (layers, tokens, *shapes[name])))
+        return checked
 
     def item(self, layer: int, q: Array, k: Array, v: Array, return_lse: bool) -> pb.StepItem:
+        k, v = self._tokens(layer, k, v)
+        group = self._spec.group(layer)
+        q = checked_array("q", q, (len(k), group.query_heads, group.key_dim))
         return pb.StepItem(
             stream=self._ref,
             generation=self._generation,
@@ -250,7 +268,7 @@ class StreamCore:
             q=to_tensor(q),
             k=to_tensor(k),
             v=to_tensor(v),
-            return_lse=return_lse,
+            return_lse=bool(return_lse),
         )
 
     def _result(self, layer: int, reply: pb.StepResponse, return_lse: bool) -> tuple[Array, Array | None]:
@@ -268,6 +286,11 @@ class StreamCore:
         self._length = result.committed_length
         lse = from_tensor(result.lse, name="lse") if return_lse else None
         return StepOutcome(from_tensor(result.out, name="out"), lse, None)
+
+
+def _even_pieces(tokens: int, most: int) -> Iterator[slice]:
+    for start in range(0, tokens, most):
+        yield slice(start, min(tokens, start + most))
 
 
 def request_id() -> str:

@@ -77,11 +77,7 @@ def _from_code(code: grpc.StatusCode | None, details: str, target: str) -> Ronde
         case grpc.StatusCode.CANCELLED:
             return ServerUnavailable(f"the call to {target} was cancelled: {details}", target=target)
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
-            return QuotaExceeded(
-                f"a message was too large ({details}); send fewer tokens at a time, or raise the server's "
-                "max_message_bytes",
-                target=target,
-            )
+            return _too_large(details, target)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return QuotaExceeded(f"the server at {target} refused: {details}", target=target)
         case grpc.StatusCode.UNIMPLEMENTED:
@@ -89,3 +85,16 @@ def _from_code(code: grpc.StatusCode | None, details: str, target: str) -> Ronde
         case _:
             name = "no status" if code is None else code.name
             return ServerInternal(f"the server at {target} failed with {name}: {details}", target=target)
+
+
+def _too_large(details: str, target: str) -> QuotaExceeded:
+    # gRPC says whose limit it was, at the beginning or in brackets.
+    ours = "CLIENT:" in details
+    refused = f"the client of {target} refused" if ours else f"the server at {target} refused"
+    cure = "make the client with a larger" if ours else "start the server with a larger"
+    return QuotaExceeded(
+        f"{refused} a message as too large ({details}); send or ask for fewer tokens at a time, or {cure} "
+        "max_message_bytes",
+        target=target,
+        side="client" if ours else "server",
+    )

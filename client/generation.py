@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from rondel.client import calls
 from rondel.client.calls import Call, Steps, ask
-from rondel.decoder.errors import InvalidRequest, ServerInternal
+from rondel.client.checks import checked_list, checked_texts
+from rondel.decoder.errors import InvalidRequest, InvalidSpec, ServerInternal
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import generation_pb2 as pb
 from rondel.v1.specs import spec_from_message, storage_to_message
@@ -112,27 +114,47 @@ class GenerateOptions(TypedDict, total=False):
 
 def generate_call(prompt: Prompt, options: GenerateOptions) -> Call:
     """The call for a generation. Raises InvalidSpec, InvalidRequest."""
-    storage = storage_to_message(options.get("storage", "int8"))
-    plain = {name: value for name, value in options.items() if name != "storage"}
-    try:
-        request = pb.GenerateRequest(storage=storage, **plain)  # type: ignore[arg-type]
-        _set_prompt(request, prompt)
-    except (ValueError, TypeError) as error:
+    storage = options.get("storage", "int8")
+    if not isinstance(storage, str):
+        raise InvalidSpec(f"storage must be a text, got {type(storage).__name__}", field="storage")
+    fields: dict[str, Any] = {**options, "storage": storage_to_message(storage)}
+    if "stop" in fields:
+        fields["stop"] = checked_texts("stop", fields["stop"])
+    request = pb.GenerateRequest()
+    for name, value in fields.items():
         # What a message's field cannot hold is refused here; what it can, by the server.
-        raise InvalidRequest(f"an option or a token has a value that cannot be sent: {error}") from error
+        with _sendable(name):
+            request.MergeFrom(pb.GenerateRequest(**{name: value}))
+    _set_prompt(request, prompt)
     return Call(calls.GENERATE, request)
 
 
-def _set_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:
+@contextmanager
+def _sendable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(f"{name} has a value that cannot be sent: {error}", field=name) from error
+
+
+def _set_prompt(request: pb.GenerateRequest, prompt: object) -> None:
     if isinstance(prompt, str):
-        request.text = prompt
+        with _sendable("prompt"):
+            request.text = prompt
         return
-    for part in prompt:
-        if isinstance(part, tuple):
-            role, content = part
-            request.chat.messages.add(role=ROLES.get(role, pb.ROLE_UNSPECIFIED), content=content)
+    parts = checked_list("prompt", prompt)
+    kinds = {isinstance(part, tuple | list) for part in parts}
+    if len(kinds) > 1 or any(isinstance(part, str) or (kinds == {True} and len(part) != 2) for part in parts):
+        raise InvalidRequest(
+            "prompt must be a text, token numbers or (role, content) pairs, got a mixture or other pieces",
+            field="prompt",
+        )
+    with _sendable("prompt"):
+        if kinds == {True}:
+            for role, content in parts:
+                request.chat.messages.add(role=ROLES.get(role, pb.ROLE_UNSPECIFIED), content=content)
         else:
-            request.tokens.ids.append(part)
+            request.tokens.ids.extend(parts)
 
 
 def read_event(reply: pb.GenerateResponse) -> Event | None:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Final
 
 from rondel.client import calls
 from rondel.client.calls import Steps, ask
+from rondel.client.checks import checked_list, checked_spec
 from rondel.client.core import StreamCore, request_id
+from rondel.client.limits import Limits
 from rondel.client.values import Array, ServerInfo, StepOutcome
-from rondel.decoder.errors import InvalidRequest, ServerInternal
+from rondel.decoder.errors import InvalidRequest, RondelError, ServerInternal
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_to_message
 
+_BATCH: Final = ("streams", "qs", "ks", "vs")
 
-def open_stream(spec: StreamSpec) -> Steps[pb.OpenStreamResponse]:
-    """Open a stream; the request id makes a repeated request open it once."""
-    request = pb.OpenStreamRequest(spec=spec_to_message(spec), request_id=request_id())
-    return (yield from ask(calls.OPEN, request))
+
+def open_stream(spec: StreamSpec, limits: Limits) -> Steps[pb.OpenStreamResponse]:
+    """Open a stream; the request id makes a repeated request open it once. Learns the server's limits."""
+    request = pb.OpenStreamRequest(spec=spec_to_message(checked_spec(spec)), request_id=request_id())
+    if limits.epoch is None:  # before there is a stream that would be lost if this failed
+        yield from server_info(limits)
+    reply = yield from ask(calls.OPEN, request)
+    if reply.epoch != limits.epoch:
+        try:
+            yield from server_info(limits)
+        except RondelError:
+            yield from ask(calls.CLOSE, pb.CloseStreamRequest(stream=pb.StreamRef(handle=reply.handle)))
+            raise
+    return reply
 
 
 def close_all(opened: Mapping[str, StreamCore]) -> list[Steps[None]]:
@@ -32,9 +46,10 @@ def pack(result: tuple[Array, Array | None]) -> Array | tuple[Array, Array]:
     return out if lse is None else (out, lse)
 
 
-def server_info() -> Steps[ServerInfo]:
-    """Ask what the server is and allows."""
+def server_info(limits: Limits) -> Steps[ServerInfo]:
+    """Ask what the server is and allows; ``limits`` learns from it."""
     reply = yield from ask(calls.INFO, pb.GetServerInfoRequest())
+    limits.epoch, limits.server = reply.epoch, reply.limits.max_message_bytes
     return ServerInfo(
         version=reply.version,
         tier=reply.tier,
@@ -61,22 +76,31 @@ def step_batch(
     return_lse: bool,
 ) -> Steps[list[StepOutcome]]:
     """One Step for many streams."""
-    counts = (len(streams), len(qs), len(ks), len(vs))
+    checked = [checked_list(*pair) for pair in zip(_BATCH, (streams, qs, ks, vs), strict=True)]
+    counts = tuple(map(len, checked))
     if len(set(counts)) != 1:
         raise InvalidRequest(f"streams, qs, ks and vs must be of one length, got {counts}")
-    if not streams:
+    for stream in checked[0]:
+        if not isinstance(stream, StreamCore):
+            raise InvalidRequest(f"streams must be streams of a client, got {type(stream).__name__}")
+    if len({id(stream) for stream in checked[0]}) != len(checked[0]):
+        raise InvalidRequest("a stream may occur once only in a batch, got one of them again")
+    if not checked[0]:
         return []
+    outcomes: dict[int, StepOutcome] = {}
+    items: dict[int, pb.StepItem] = {}
     with ExitStack() as inside:
-        for stream in streams:
+        for stream in checked[0]:
             inside.enter_context(stream.alone())
-        items = [
-            stream.item(layer, q, k, v, return_lse)
-            for stream, q, k, v in zip(streams, qs, ks, vs, strict=True)
-        ]
-        reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=items))
-        if len(reply.results) != len(streams):
-            raise ServerInternal(f"the server answered {len(reply.results)} items of {len(streams)}")
-        return [
-            stream.outcome(layer, result, return_lse)
-            for stream, result in zip(streams, reply.results, strict=True)
-        ]
+        for index, (stream, q, k, v) in enumerate(zip(*checked, strict=True)):
+            try:
+                items[index] = stream.item(layer, q, k, v, return_lse)
+            except RondelError as error:  # this stream's; the others are stepped
+                outcomes[index] = StepOutcome(None, None, error)
+        if items:
+            reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=items.values()))
+            if len(reply.results) != len(items):
+                raise ServerInternal(f"the server answered {len(reply.results)} items of {len(items)}")
+            for index, result in zip(items, reply.results, strict=True):
+                outcomes[index] = checked[0][index].outcome(layer, result, return_lse)
+    return [outcomes[index] for index in range(len(checked[0]))]

@@ -13,8 +13,10 @@ import grpc
 from rondel.client import calls, generation, operations
 from rondel.client.calls import Call
 from rondel.client.channels import Channel
+from rondel.client.checks import checked_timeout
 from rondel.client.core import StreamCore
 from rondel.client.generation import Event, GenerateOptions, Model, Prompt
+from rondel.client.limits import Limits
 from rondel.client.operations import pack
 from rondel.client.values import Array, ServerInfo, StepOutcome, StreamStats
 from rondel.decoder.errors import RondelError
@@ -29,8 +31,14 @@ class Stream(StreamCore):
     DeadlineExpired, Overloaded or Draining. After any of them the call may simply be made again.
     """
 
-    def __init__(self, channel: Channel, reply: pb.OpenStreamResponse, opened: dict[str, StreamCore]) -> None:
-        super().__init__(reply, opened)
+    def __init__(
+        self,
+        channel: Channel,
+        reply: pb.OpenStreamResponse,
+        opened: dict[str, StreamCore],
+        max_message_bytes: int,
+    ) -> None:
+        super().__init__(reply, opened, max_message_bytes)
         self._channel = channel
 
     def append(self, layer: int, k: Array, v: Array) -> int:
@@ -115,8 +123,14 @@ class _Closing(ABC):
 
 
 class _Client(_Closing):
-    def __init__(self, target: str, *, timeout: float = calls.DEFAULT_TIMEOUT) -> None:
-        self._channel = Channel(target, timeout)
+    def __init__(
+        self,
+        target: str,
+        *,
+        timeout: float = calls.DEFAULT_TIMEOUT,
+        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._channel = Channel(target, timeout, max_message_bytes)
 
     @property
     def target(self) -> str:
@@ -131,20 +145,30 @@ class _Client(_Closing):
 class AttentionClient(_Client):
     """Opens streams on a server at ``host:port`` or ``unix:/path``; connects at the first call.
 
-    ``timeout``: seconds for a call, its retries included. May be used by many threads at once.
+    ``timeout``: seconds for a call, its retries included. ``max_message_bytes``: largest message that is
+    sent or taken; the server has a limit of its own. May be used by many threads at once. Raises
+    InvalidSpec for what cannot be meant.
     """
 
-    def __init__(self, target: str, *, timeout: float = calls.DEFAULT_TIMEOUT) -> None:
-        super().__init__(target, timeout=timeout)
+    def __init__(
+        self,
+        target: str,
+        *,
+        timeout: float = calls.DEFAULT_TIMEOUT,
+        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        super().__init__(target, timeout=timeout, max_message_bytes=max_message_bytes)
         self._opened: dict[str, StreamCore] = {}
+        self._limits = Limits(max_message_bytes)
 
     def open(self, spec: StreamSpec) -> Stream:
         """Open an empty stream. Raises InvalidSpec, BudgetExceeded, QuotaExceeded."""
-        return Stream(self._channel, self._channel.run(operations.open_stream(spec)), self._opened)
+        reply = self._channel.run(operations.open_stream(spec, self._limits))
+        return Stream(self._channel, reply, self._opened, self._limits.in_force)
 
     def info(self) -> ServerInfo:
         """What the server is and allows."""
-        return self._channel.run(operations.server_info())
+        return self._channel.run(operations.server_info(self._limits))
 
     def step_batch(
         self,
@@ -206,7 +230,7 @@ class Generation(Iterator[Event], _Closing):
 
 
 class GenerationClient(_Client):
-    """Has a server's language model continue prompts. ``timeout`` as for AttentionClient."""
+    """Has a server's language model continue prompts. Options as for AttentionClient."""
 
     def generate(
         self,
@@ -221,7 +245,7 @@ class GenerationClient(_Client):
         that cannot be sent; the server's errors are raised by the iteration.
         """
         call = generation.generate_call(prompt, options)
-        return Generation(self._channel, call, calls.checked_timeout(timeout))
+        return Generation(self._channel, call, checked_timeout(timeout))
 
     def models(self) -> list[Model]:
         """The server's models; the first is its default."""

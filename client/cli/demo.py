@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-import numpy as np
 import typer
 
 from rondel.client.cli.launch import server
 from rondel.client.cli.model import pull_model
-from rondel.client.cli.output import facts_table, human_bytes, out, print_json, print_note, stream_text
-from rondel.client.generation import Started, Summary, Token
-from rondel.client.sync import AttentionClient, GenerationClient
-from rondel.decoder.errors import ServerInternal
+from rondel.client.cli.output import print_note
+from rondel.client.cli.signals import nothing_to_undo
+from rondel.client.cli.usage import check_cache, wrong_usage
 from rondel.decoder.lm.registry import DEFAULT_MODEL, KNOWN
-from rondel.decoder.spec import LayerGroup, StreamSpec
+from rondel.decoder.spec import STORAGE_TYPES
 
 QUESTION: Final = "What is the capital of France?"
-WARM_UP_CALLS: Final = 20
-MEASURED_CALLS: Final = 200
-LOAD_SECONDS: Final = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A finished generation, and when its tokens came."""
-
-    text: str
-    started: Started
-    summary: Summary
-    token_times: tuple[float, ...]
-    """Seconds from the request to each token, as the client saw them."""
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Rate after the first token, which pays for the prompt; None when there was only one."""
-        if len(self.token_times) < 2:
-            return None
-        return (len(self.token_times) - 1) / (self.token_times[-1] - self.token_times[0])
 
 
 def demo(
@@ -53,92 +28,16 @@ def demo(
 
     A known model that is not here yet is fetched first.
     """
+    with wrong_usage():
+        check_cache(window, 0, 0, STORAGE_TYPES[0])
+    with nothing_to_undo():  # here, because they bring in much
+        from rondel.client.cli.measured import MEASURED_CALLS, ask, report, time_steps
     if model in KNOWN:
         pull_model(model)
     print_note("starting a server on a free loopback port")
     with server(f"--model={model}") as running:
         print_note(f"asking it at {running.address}: {prompt}")
-        answer = _ask(running.address, prompt, max_tokens, window, quiet=as_json)
+        answer = ask(running.address, prompt, max_tokens, window, quiet=as_json)
         print_note(f"measuring {MEASURED_CALLS} calls")
-        seconds = _time_steps(running.address, answer.started.spec.groups[0])
-    _report(answer, model, prompt, seconds, as_json)
-
-
-def _ask(address: str, prompt: str, max_tokens: int, window: int, quiet: bool) -> Answer:
-    started: Started | None = None
-    summary: Summary | None = None
-    pieces: list[str] = []
-    times: list[float] = []
-    with GenerationClient(address, timeout=LOAD_SECONDS) as client:
-        client.models()  # answered when the model has been read, so that its loading is not counted below
-        began = time.perf_counter()
-        with client.generate([("user", prompt)], max_tokens=max_tokens, window=window) as generation:
-            for event in generation:
-                match event:
-                    case Started():
-                        started = event
-                        continue
-                    case Token():
-                        times.append(time.perf_counter() - began)
-                    case Summary():
-                        summary = event
-                pieces.append(event.text)
-                if not quiet:
-                    stream_text(event.text)
-    if not quiet:
-        stream_text("\n\n")
-    if started is None or summary is None or not times:
-        raise ServerInternal(f"the server streamed {len(times)} tokens and no whole answer")
-    return Answer("".join(pieces), started, summary, tuple(times))
-
-
-def _time_steps(address: str, group: LayerGroup) -> list[float]:
-    """Seconds of each of a run of Step calls, one token in a layer shaped like the model's."""
-    spec = StreamSpec(groups=(replace(group, layers=(0,), window=256, sinks=0, reserve=0),))
-    rng = np.random.default_rng(0)
-    q = rng.standard_normal((1, group.query_heads, group.key_dim), np.float32)
-    k = rng.standard_normal((1, group.kv_heads, group.key_dim), np.float32)
-    v = rng.standard_normal((1, group.kv_heads, group.value_dim), np.float32)
-    seconds = []
-    with AttentionClient(address) as client, client.open(spec) as stream:
-        for _ in range(WARM_UP_CALLS + MEASURED_CALLS):
-            began = time.perf_counter()
-            stream.step(0, q, k, v)
-            seconds.append(time.perf_counter() - began)
-    return seconds[WARM_UP_CALLS:]
-
-
-def _report(answer: Answer, model: str, prompt: str, seconds: list[float], as_json: bool) -> None:
-    summary, rate = answer.summary, answer.tokens_per_second
-    window = answer.started.spec.groups[0].window
-    p50, p99 = (1e3 * float(np.percentile(seconds, percent)) for percent in (50, 99))
-    if as_json:
-        print_json(
-            {
-                "model": model,
-                "prompt": prompt,
-                "answer": answer.text,
-                "finish_reason": summary.finish_reason,
-                "prompt_tokens": summary.prompt_tokens,
-                "tokens": summary.generated_tokens,
-                "tokens_per_second": rate,
-                "first_token_seconds": answer.token_times[0],
-                "cache_bytes": summary.bytes_resident,
-                "bits_per_value": summary.bits_per_value,
-                "window": window,
-                "tier": summary.tier,
-                "rpc_p50_ms": p50,
-                "rpc_p99_ms": p99,
-            }
-        )
-        return
-    rows = [
-        ("tokens", f"{summary.generated_tokens} (prompt {summary.prompt_tokens})"),
-        ("tokens/s", "one token only" if rate is None else f"{rate:.1f}"),
-        ("time to first token", f"{1e3 * answer.token_times[0]:.0f} ms"),
-        ("cache", f"{human_bytes(summary.bytes_resident)}, {summary.bits_per_value:.2f} bits per value"),
-        ("window", "everything" if window is None else f"{window} tokens"),
-        ("kernel tier", summary.tier),
-        (f"RPC, {len(seconds)} steps", f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"),
-    ]
-    out.print(facts_table("rondel demo", rows))
+        seconds = time_steps(running.address, answer.started.spec.groups[0])
+    report(answer, model, prompt, seconds, as_json)

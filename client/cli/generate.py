@@ -4,46 +4,25 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
+from collections.abc import Generator
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rondel.client.cli.launch import server as new_server
-from rondel.client.cli.output import print_json, progress, stream_text
-from rondel.client.generation import GenerateOptions, Summary, Token
-from rondel.client.sync import AttentionClient, GenerationClient
-from rondel.decoder.lm.registry import DEFAULT_MODEL, resolve
-from rondel.decoder.spec import STORAGE_TYPES, StreamSpec
+from rondel.client.cli.output import print_json, stream_text
+from rondel.client.cli.signals import nothing_to_undo
+from rondel.client.cli.usage import WrongUsage, check_cache, wrong_usage
+from rondel.decoder.lm.registry import DEFAULT_MODEL
+from rondel.decoder.lm.strings import check_text
+from rondel.decoder.spec import STORAGE_TYPES
 
-ARENA_BYTES: Final = 4 << 30
-"""Bound on the caches of one generation in this process; pages are taken only as they are needed."""
+if TYPE_CHECKING:
+    from rondel.client.cli.places import Piece
 
 _CACHE: Final = "Cache"
 _SAMPLING: Final = "Sampling"
 _PLACE: Final = "Where it runs"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A step of the answer: a token, and the text that can be shown now."""
-
-    token: int | None
-    """None = only text that was held back."""
-    text: str
-    finish_reason: str | None = None
-    """Set on the last: ``end_of_text``, ``max_tokens`` or ``context_full``."""
-
-
-Asked = str | list[tuple[str, str]]
-"""Text to continue as it is, or a conversation for the chat template."""
-
-if TYPE_CHECKING:
-    from rondel.decoder.lm.engine import AttentionStream
-
-    OpenStream = Callable[[StreamSpec], AbstractContextManager[AttentionStream]]
 
 
 def generate(
@@ -103,6 +82,12 @@ def generate(
     ] = False,
 ) -> None:
     """Let a language model answer a prompt."""
+    with wrong_usage():
+        check_cache(window, sinks, reserve, storage)
+    with nothing_to_undo():
+        from rondel.client.checks import checked_target
+        from rondel.client.cli import places
+        from rondel.client.generation import GenerateOptions
     text = sys.stdin.read() if prompt == "-" else prompt
     options = GenerateOptions(
         model=model or "",
@@ -116,13 +101,21 @@ def generate(
         reserve=reserve,
         storage=storage,
     )
-    asked: Asked = text if raw else [("user", text)]
+    # Whatever can be known to be wrong is said before a model is read or a server asked.
+    with wrong_usage():
+        check_text(text)
+        places.sampling_of(options)
+        if server is not None:
+            checked_target(server)
+    if raw and not text:
+        raise WrongUsage("the prompt is empty, expected a text to continue")
+    asked: places.Asked = text if raw else [("user", text)]
     if remote_attention:
-        pieces = _with_remote_attention(asked, options, server)
+        pieces = places.with_remote_attention(asked, options, server)
     elif server is not None:
-        pieces = _on_server(asked, options, server)
+        pieces = places.on_server(asked, options, server)
     else:
-        pieces = _in_process(asked, options)
+        pieces = places.in_process(asked, options)
     _show(text, pieces, as_json)
 
 
@@ -151,65 +144,3 @@ def _show(prompt: str, pieces: Generator[Piece], as_json: bool) -> None:
             "seconds": time.perf_counter() - began,
         }
     )
-
-
-def _on_server(prompt: Asked, options: GenerateOptions, address: str) -> Generator[Piece]:
-    with GenerationClient(address) as client, client.generate(prompt, **options) as generation:
-        for event in generation:
-            match event:
-                case Token():
-                    yield Piece(event.id, event.text)
-                case Summary():
-                    yield Piece(None, event.text, event.finish_reason)
-
-
-def _with_model(prompt: Asked, options: GenerateOptions, open_stream: OpenStream) -> Generator[Piece]:
-    """The model in this process; ``open_stream`` says where its attention is."""
-    # Here, because it takes a while to load and only this needs it.
-    from rondel.decoder.lm.engine import generate as run
-    from rondel.decoder.lm.forward import LanguageModel
-    from rondel.decoder.lm.sampling import Sampling
-
-    sampling = Sampling(
-        temperature=options["temperature"],
-        top_p=options["top_p"],
-        top_k=options["top_k"],
-        seed=options["seed"],
-    )
-    with progress("loading the model") as report:
-        model = LanguageModel.load(resolve(options["model"] or DEFAULT_MODEL), progress=report)
-    tokenizer, most = model.tokenizer, options["max_tokens"]
-    if isinstance(prompt, str):
-        ids = tokenizer.encode(prompt)
-    else:
-        ids = tokenizer.chat([{"role": role, "content": content} for role, content in prompt])
-    spec = model.spec(
-        window=options["window"],
-        sinks=options["sinks"],
-        reserve=options["reserve"],
-        storage=options["storage"],
-        max_length=min(model.context_length, len(ids) + most),
-    )
-    with open_stream(spec) as stream:
-        for token in run(model, stream, ids, sampling, most):
-            reason: str | None = token.finish_reason
-            if reason == "stop":
-                reason = "end_of_text"
-            elif reason == "length":
-                reason = "max_tokens" if token.index + 1 == most else "context_full"
-            yield Piece(token.id, token.text, reason)
-
-
-def _in_process(prompt: Asked, options: GenerateOptions) -> Generator[Piece]:
-    from rondel.decoder.cache.arena import Arena
-    from rondel.decoder.session import DecoderSession
-
-    yield from _with_model(prompt, options, lambda spec: DecoderSession(spec, Arena(budget=ARENA_BYTES)))
-
-
-def _with_remote_attention(prompt: Asked, options: GenerateOptions, address: str | None) -> Generator[Piece]:
-    with ExitStack() as stack:
-        if address is None:
-            address = stack.enter_context(new_server()).address
-        client = stack.enter_context(AttentionClient(address))
-        yield from _with_model(prompt, options, client.open)

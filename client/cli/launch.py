@@ -14,10 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Final
 
+from rondel.client.cli.signals import held_back
 from rondel.decoder.errors import ServerUnavailable
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 20.0
+
+HURRIED_STOP_SECONDS: Final = 0.3
+"""For a server that nobody waits for any more. Killing it loses nothing: its streams were this process's."""
 
 
 class ServerProcess:
@@ -40,27 +44,32 @@ class ServerProcess:
             "--json",
             "--stop-with-stdin",
         ]
-        self._process = subprocess.Popen(
-            [*command, *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env={**os.environ, "PYTHONSAFEPATH": "1"},
-            start_new_session=True,
-        )
-        try:
-            self.address = self._wait_until_ready()
-        except BaseException:
-            self.stop()
-            raise
+        with held_back() as release:
+            self._process = subprocess.Popen(
+                [*command, *options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
+                start_new_session=True,
+            )
+            try:
+                release()
+                self.address = self._wait_until_ready()
+            except BaseException:
+                self.stop(hurry=True)
+                raise
 
-    def stop(self) -> int:
-        """Let the server finish and end; its exit code. Kills it when it takes too long."""
+    def stop(self, *, hurry: bool = False) -> int:
+        """Let the server finish and end; its exit code. Kills it when it takes too long.
+
+        ``hurry`` lets it take ``HURRIED_STOP_SECONDS`` only, in place of ``STOP_SECONDS``.
+        """
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
         try:
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(HURRIED_STOP_SECONDS if hurry else STOP_SECONDS)
         except subprocess.TimeoutExpired:
             return -signal.SIGKILL
         finally:
@@ -109,7 +118,9 @@ def server(*options: str) -> Iterator[ServerProcess]:
         process = ServerProcess(options, log)
         try:
             yield process
-        finally:
-            code = process.stop()
+        except BaseException:
+            process.stop(hurry=True)
+            raise
+        code = process.stop()
         if code != 0:
             raise ServerUnavailable(f"the server ended with exit code {code}: {process.last_words()}")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from rondel.client.cli.output import print_json, print_note
+from rondel.client.cli.signals import nothing_to_undo
+from rondel.client.cli.usage import wrong_usage
 from rondel.server.config import ServerConfig
 
 if TYPE_CHECKING:
@@ -22,16 +24,16 @@ if TYPE_CHECKING:
 
 def serve(**options: Any) -> None:
     """Serve attention, and text when a model is named, until Ctrl-C or SIGTERM."""
-    # Here, because every other command does without a server.
-    from rondel.decoder import kernels
-    from rondel.server.app import serve as run_server
-
     as_json = options.pop("as_json")
     if options.pop("stop_with_stdin"):
         threading.Thread(target=_stop_at_end_of_input, name="stdin", daemon=True).start()
     if options.pop("no_tcp"):
         options["port"] = None
-    config = ServerConfig(**options)
+    with wrong_usage():
+        config = ServerConfig(**options)
+    with nothing_to_undo():  # here, because every other command does without a server
+        from rondel.decoder import kernels
+        from rondel.server.app import serve as run_server
 
     def on_ready(server: Server) -> None:
         if as_json:

@@ -8,10 +8,12 @@ Names load on first use, so ``import rondel`` brings in neither gRPC nor the ker
 """
 
 from importlib import import_module
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
 
+# Type checkers take this for typing.TYPE_CHECKING, whose import alone takes longer than all of this file.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from rondel.client import (
         AsyncAttentionClient,
         AsyncGenerationClient,
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from rondel.decoder.errors import RondelError
     from rondel.decoder.session import DecoderSession
     from rondel.decoder.spec import LayerGroup, StreamSpec
+
+    __version__: str
 
 __all__ = [
     "Arena",
@@ -40,8 +44,6 @@ __all__ = [
     "__version__",
 ]
 
-__version__: str = version("rondel")
-
 _HOMES = {
     "Arena": "rondel.decoder.cache.arena",
     "DecoderSession": "rondel.decoder.session",
@@ -51,10 +53,15 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module 'rondel' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "rondel.client")), name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: object = version("rondel")
+    else:
+        value = getattr(import_module(_HOMES.get(name, "rondel.client")), name)
     globals()[name] = value
     return value
 

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import inspect
 import socket
-import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tinygguf
 
 from rondel.client import (
     AsyncAttentionClient,
@@ -25,10 +25,6 @@ from rondel.client import (
 )
 from rondel.client.cli.launch import server
 from rondel.decoder.lm.registry import KnownModel
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
-
-import tinymodel
 
 GGUF_BYTES = 5 << 20
 """More than a few blocks, so that a kill can fall between two."""
@@ -110,7 +106,7 @@ def client(connect: Callable[..., Any], address: str) -> Any:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A language model of a few kilobytes, with a context that no test fills."""
-    return tinymodel.write(tmp_path_factory.mktemp("model") / "tiny.gguf", context=100_000)
+    return tinygguf.write(tmp_path_factory.mktemp("model") / "tiny.gguf", context=100_000)
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from typer.testing import CliRunner, Result
 from rondel import __version__
 from rondel.client import AttentionClient
 from rondel.client.cli import download
+from rondel.client.cli.app import app
 from rondel.client.cli.launch import ServerProcess, server
-from rondel.client.cli.main import app
 from rondel.decoder import kernels
 from rondel.decoder.errors import ServerUnavailable
 from rondel.decoder.lm import registry
@@ -49,7 +49,16 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["nonsense"], ["generate"], ["serve", "--port", "many"], ["model", "pull"], ["demo", "--nope"]]
+    "args",
+    [
+        ["nonsense"],
+        ["generate"],
+        ["serve", "--port", "many"],
+        ["model", "pull"],
+        ["demo", "--nope"],
+        ["demo", "--window", "0"],
+        ["generate", "x", "--max-tokens", "0"],
+    ],
 )
 def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     result = run(*args)
@@ -60,11 +69,49 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "text"),
     [
+        (["generate", "", "--raw"], "the prompt is empty"),
+        (["generate", "\ud800"], "lone surrogate"),
+        (["generate", "x", "--sinks", "3"], "sinks must be 0 without a window"),
+        (["generate", "x", "--reserve", "3"], "reserve must be 0 without a window"),
+        (["generate", "x", "--window", "0"], "window must be an integer from 1 to 16777216, got 0"),
+        (["generate", "x", "--window", "9", "--sinks", "999"], "sinks must be an integer from 0 to 128"),
+        (["generate", "x", "--window", "9", "--reserve", "-1"], "reserve must be an integer from 0"),
+        (["generate", "x", "--storage", "fp8"], "storage must be one of int8, float32, got 'fp8'"),
+        (["generate", "x", "--temperature", "-1"], "temperature"),
+        (["generate", "x", "--temperature", "nan"], "temperature"),
+        (["generate", "x", "--top-p", "0"], "top_p"),
+        (["generate", "x", "--top-k", "-1"], "top_k"),
+        (["generate", "x", "--seed", "-1"], "seed"),
+        (["generate", "x", "--server", ""], "target must be host:port"),
+        (["generate", "x", "--server", "localhost"], "target must be host:port"),
+        (["generate", "x", "--server", "", "--remote-attention"], "target must be host:port"),
+        (["demo", "--window", "99999999"], "window must be an integer from 1"),
+        (["serve", "--host", "0.0.0.0"], "host must be a loopback address"),
+        (["serve", "--no-tcp"], "a server needs a port or a unix_path"),
+        (["serve", "--max-streams", "0"], "max_streams must be an integer from 1"),
+    ],
+)
+def test_options_that_cannot_be_are_wrong_usage_before_any_work(args: list[str], text: str) -> None:
+    model = [] if args[0] == "serve" else ["--model", "/nowhere/x.gguf"]  # would be the error if it was read
+    result = CliRunner().invoke(app, [*args, *model])
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert text in line
+
+
+def test_an_empty_standard_input_is_an_empty_prompt() -> None:
+    result = CliRunner().invoke(app, ["generate", "-", "--raw"], input="")
+    assert result.exit_code == 2
+    assert "the prompt is empty" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
         (["model", "pull", "nope"], "no model is known by the name 'nope'"),
         (["generate", "hi", "--model", "/nowhere/x.gguf"], "/nowhere/x.gguf"),
         (["generate", "hi", "--server", "127.0.0.1:1"], "no answer from the server at 127.0.0.1:1"),
-        (["serve", "--host", "0.0.0.0"], "host must be a loopback address"),
-        (["serve", "--no-tcp"], "a server needs a port or a unix_path"),
         (["demo", "--model", "/nowhere/x.gguf"], "/nowhere/x.gguf"),
     ],
 )
@@ -75,6 +122,47 @@ def test_errors_are_one_line_and_exit_code_1(args: list[str], text: str) -> None
     assert last.startswith("error: ")
     assert text in last
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["--version"], ["model", "list"], ["model", "list", "--json"], ["doctor", "--json"]]
+)
+def test_output_that_cannot_be_written(args: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*RONDEL, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "error: [Errno 28] No space left on device\n")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*RONDEL, *args], stdout=full, stderr=full, timeout=60, check=False)
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["model", "list"], ["doctor", "--json"]])
+def test_output_that_nobody_reads(args: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        done = subprocess.run(
+            [*RONDEL, *args], stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["model", "list"], ["serve", "--help"]])
+def test_what_needs_no_library_loads_none(args: list[str]) -> None:
+    script = (
+        "import atexit, sys\n"
+        "from rondel.client.cli.main import main\n"
+        "heavy = {'numpy', 'grpc', 'google.protobuf', 'tokenizers', 'jinja2', 'gguf', 'asyncio'}\n"
+        "atexit.register(lambda: print('loaded', sorted(heavy & set(sys.modules)), file=sys.stderr))\n"
+        "sys.argv[0] = 'rondel'\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *args], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "loaded []"
 
 
 def test_doctor_tells_what_is_in_force(model_cache: Path) -> None:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 RONDEL = [sys.executable, "-m", "rondel.client.cli"]
 PROMPT = "the other thing"
-ENDLESS = 90_000
-"""More tokens than a test waits for."""
 
 
 def cli(*args: str) -> Any:
-    done = subprocess.run([*RONDEL, *args], capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run([*RONDEL, *args], capture_output=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.decode()  # as it is: a model may write any kind of line end
 
 
 def test_command_line_gives_the_same_tokens_everywhere(tiny_model: Path, running: str) -> None:
@@ -47,25 +41,3 @@ def test_demo(tiny_model: Path) -> None:
     shown = cli("demo", f"--model={tiny_model}", "--max-tokens=20")
     for name in ("tokens/s", "time to first token", "cache", "window", "kernel tier", "RPC"):
         assert name in shown
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_demo_leaves_no_server(number: signal.Signals, tiny_model: Path) -> None:
-    command = [*RONDEL, "demo", f"--model={tiny_model}", f"--max-tokens={ENDLESS}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.read(1)  # the answer has begun
-        children = _children(process.pid)
-        assert len(children) == 1
-        process.send_signal(number)
-        _, log = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert "Traceback" not in log
-    for child in children:
-        with pytest.raises(ProcessLookupError):
-            os.kill(child, 0)
-
-
-def _children(parent: int) -> list[int]:
-    listing = Path(f"/proc/{parent}/task/{parent}/children")
-    return [int(child) for child in listing.read_text().split()]

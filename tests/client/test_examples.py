@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rondel.client import GenerationClient
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(name: str, *args: str) -> str:
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *args]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout.decode()
 
 
 def test_in_process() -> None:
@@ -20,3 +22,11 @@ def test_in_process() -> None:
 
 def test_over_the_wire(address: str) -> None:
     assert run("over_the_wire.py", address).startswith("100 tokens in ")
+
+
+def test_stream_text(running: str) -> None:
+    text = run("stream_text.py", running, "the other thing")
+    with GenerationClient(running) as client:
+        generation = client.generate([("user", "the other thing")], max_tokens=128, window=1024)
+        assert text == "".join(generation.text()) + "\n"
+    assert len(text) > 20
