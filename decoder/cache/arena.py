@@ -132,8 +132,9 @@ class Arena:
         self._abandoned.append(reservation)
 
     def _sweep(self) -> None:
-        while self._abandoned:
-            self._abandoned.popleft().release()
+        with suppress(IndexError):  # empty, perhaps since another thread was quicker
+            while True:
+                self._abandoned.popleft().release()
 
     def _units_short(self, demand: Mapping[int, int]) -> int:
         units = 0

@@ -2,14 +2,14 @@
 
 cdef extern from "pool.h":
     ctypedef void (*c_unit "pool_unit")(void* context, int64_t unit, int worker) noexcept nogil
-    int pool_run(c_unit unit, void* context, int64_t count) noexcept nogil
+    int pool_run(c_unit unit, void* context, int64_t count, int most) noexcept nogil
     int pool_resize(int threads) noexcept nogil
     bint pool_forked() noexcept nogil
     int pool_threads() noexcept nogil
 
 
-cdef int run_units(pool_unit unit, void* context, int64_t count) noexcept nogil:
-    return pool_run(unit, context, count)
+cdef int run_units(pool_unit unit, void* context, int64_t count, int most) noexcept nogil:
+    return pool_run(unit, context, count, most)
 
 
 cdef int thread_count() noexcept nogil:

@@ -96,7 +96,7 @@ cdef int run_batch(Batch* batch, int64_t units, int threads) noexcept nogil:
     if threads == 1:
         for i in range(units):
             batch_unit(batch, i, 0)
-    elif run_units(batch_unit, batch, units) != 0:
+    elif run_units(batch_unit, batch, units, threads) != 0:
         return -1
     for i in range(batch.count):
         if batch.items[i].partials != NULL:

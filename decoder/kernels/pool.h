@@ -32,6 +32,7 @@ static struct {
     pool_unit unit;
     void *context;
     int64_t count;
+    int most;        /* threads that it may use: its caller has made room for so many */
     _Atomic int64_t next;
 } pool = {
     .turn = PTHREAD_MUTEX_INITIALIZER,
@@ -51,19 +52,20 @@ static void pool_take_units(int worker)
     }
 }
 
-static void *pool_work(void *number)
+static void *pool_work(void *argument)
 {
+    int number = (int)(intptr_t)argument;
     uint64_t seen = 0;
     pthread_mutex_lock(&pool.lock);
     for (;;) {
-        while (!pool.stopping && !(pool.open && pool.job != seen))
+        while (!pool.stopping && !(pool.open && pool.job != seen && number < pool.most))
             pthread_cond_wait(&pool.begin, &pool.lock);
         if (pool.stopping)
             break;
         seen = pool.job;
         pool.active++;
         pthread_mutex_unlock(&pool.lock);
-        pool_take_units((int)(intptr_t)number);
+        pool_take_units(number);
         pthread_mutex_lock(&pool.lock);
         if (--pool.active == 0)
             pthread_cond_signal(&pool.end);
@@ -104,20 +106,21 @@ static int pool_resize(int threads)
     return 0;
 }
 
-/* Call unit(context, i, worker) for every i below count, worker below pool.threads. 0, or POOL_FORKED. */
-static int pool_run(pool_unit unit, void *context, int64_t count)
+/* Call unit(context, i, worker) for every i below count, worker below `most`, whatever the pool's size is by
+ * now. 0, or POOL_FORKED. */
+static int pool_run(pool_unit unit, void *context, int64_t count, int most)
 {
     if (pool_forked())
         return POOL_FORKED;
-    if (pool.threads == 1 || count <= 1) {
+    if (most <= 1 || count <= 1) {
         for (int64_t i = 0; i < count; i++)
             unit(context, i, 0);
         return 0;
     }
     pthread_mutex_lock(&pool.turn);
     while (pool.started < pool.threads - 1) {
-        void *number = (void *)(intptr_t)(pool.started + 1);
-        if (pthread_create(&pool.workers[pool.started], NULL, pool_work, number) != 0)
+        void *argument = (void *)(intptr_t)(pool.started + 1);
+        if (pthread_create(&pool.workers[pool.started], NULL, pool_work, argument) != 0)
             break; /* fewer hands, the same answer */
         pool.owner = getpid();
         pool.started++;
@@ -126,11 +129,12 @@ static int pool_run(pool_unit unit, void *context, int64_t count)
     pool.unit = unit;
     pool.context = context;
     pool.count = count;
+    pool.most = most;
     atomic_store(&pool.next, 0);
     pool.job++;
     pool.open = 1;
-    for (int64_t i = 0; i < pool.started && i < count - 1; i++)
-        pthread_cond_signal(&pool.begin);
+    /* Not a signal each: one could wake a worker beyond `most`. */
+    pthread_cond_broadcast(&pool.begin);
     pthread_mutex_unlock(&pool.lock);
     pool_take_units(0);
     pthread_mutex_lock(&pool.lock);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import threading
@@ -227,3 +228,19 @@ def test_impossible_budgets(budget: Any) -> None:
 def test_a_budget_is_cut_to_whole_units() -> None:
     assert Arena(UNIT).stats() == Arena(2 * UNIT - 1).stats() == ArenaStats(UNIT, 0, 0)
     assert Arena(budget=UNIT).base % UNIT == 0
+
+
+def test_sessions_dropped_without_close_give_their_pages_back_from_any_thread() -> None:
+    arena = Arena(budget=256 << 20)
+    spec = StreamSpec.uniform(layers=1, query_heads=1, kv_heads=1, head_dim=8, window=128)
+
+    def open_and_drop() -> None:
+        for _ in range(300):
+            DecoderSession(spec, arena)
+            arena.stats()
+
+    with ThreadPoolExecutor(4) as threads:
+        for dropping in [threads.submit(open_and_drop) for _ in range(4)]:
+            dropping.result()
+    gc.collect()
+    assert (arena.stats().reserved, arena.stats().resident) == (0, 0)

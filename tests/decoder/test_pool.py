@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -134,8 +136,6 @@ def test_threads_end_with_the_process() -> None:
 
 
 def test_many_callers_at_once_get_their_own_answers() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     pool.set_threads(4)
     case = Case(tier="base", storage="int8", heads=(4, 4), dims=(64, 64), window=None, max_length=1500)
     streams = [Stream(case, seed=seed).grow(1400) for seed in range(6)]
@@ -147,3 +147,28 @@ def test_many_callers_at_once_get_their_own_answers() -> None:
 
     with ThreadPoolExecutor(6) as callers:
         assert all(callers.map(ask, range(6)))
+
+
+def test_the_size_may_change_while_calls_run() -> None:
+    """A call that made room for two threads must not be joined by sixteen."""
+    pool.set_threads(2)
+    case = Case(tier="base", storage="int8", heads=(64, 16), dims=(64, 64), window=None, max_length=600)
+    stream = Stream(case).grow(500)
+    q = stream.queries(10)
+    want = stream.session.attend(0, q)
+    done = threading.Event()
+
+    def flip() -> None:
+        while not done.is_set():
+            pool.set_threads(16)
+            pool.set_threads(2)
+
+    flipping = threading.Thread(target=flip)
+    flipping.start()
+    try:
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            assert np.array_equal(stream.session.attend(0, q), want)
+    finally:
+        done.set()
+        flipping.join()
