@@ -11,16 +11,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 class Steps:
-    """A bar over the parts of a run on standard error; context manager."""
+    """A bar over the parts of a run on standard error, or a line per part in a log; context manager."""
 
     def __init__(self, parts: int) -> None:
+        self._console = Console(stderr=True)
         # rich would refresh from a thread of its own, in the middle of somebody's sample.
         self._progress = Progress(
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=24),
             TimeElapsedColumn(),
             TextColumn("{task.description}"),
-            console=Console(stderr=True),
+            console=self._console,
             auto_refresh=False,
             transient=True,
         )
@@ -31,6 +32,8 @@ class Steps:
     def begin(self, part: str) -> None:
         """The next part starts."""
         self._part = part
+        if not self._console.is_terminal:
+            self._console.print(part, highlight=False)
         self.show("")
 
     def show(self, doing: str) -> None:
