@@ -20,12 +20,13 @@ $(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editabl
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test lint types protos dist clean debug ext bench-kernels bench-traffic .venv
+.PHONY: help demo test test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic .venv
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo     a language model answers a question, its attention computed by a Rondel server'
 	@echo 'make test     the test suite'
+	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
 	@echo 'make lint     ruff: rules and formatting'
 	@echo 'make types    mypy --strict, and stubtest of the compiled modules'
 	@echo 'make protos   regenerate the code made from proto/'
@@ -48,6 +49,13 @@ demo: .venv
 
 test: .venv
 	$(BIN)/python -m pytest
+
+# The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
+test-aarch64:
+	mkdir -p build
+	aarch64-linux-gnu-gcc -std=gnu11 -O2 -ffp-contract=off -static -Idecoder/kernels tests/native/primitives.c \
+	  -lm -o build/primitives-aarch64
+	qemu-aarch64 build/primitives-aarch64
 
 lint: .venv
 	$(BIN)/ruff check .

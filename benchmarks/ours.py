@@ -111,7 +111,7 @@ class SessionRow:
     def __init__(self, stored: Stored, *, threads: int | None = None) -> None:
         self.name = f"rondel {stored.storage}" + (f", {threads} threads" if threads else "")
         self.threads = threads
-        self.tolerance = stored.tolerance
+        self.tolerance, self.storage = stored.tolerance, stored.storage
         self._stored = stored
 
     def prepare(self, problem: Problem, threads: int) -> None:
@@ -138,7 +138,7 @@ class KernelRow:
 
     def __init__(self, stored: Stored, tier: str) -> None:
         self.name = f"rondel {stored.storage}, kernel {tier}"
-        self.tolerance = stored.tolerance
+        self.tolerance, self.storage = stored.tolerance, stored.storage
         self._stored = stored
         self._call, self._out = stored.attend(tier)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 from typing import Final
 
-WARM_SECONDS: Final = 0.02
+WARM_SECONDS: Final = 0.04
 SAMPLE_SECONDS: Final = 0.005
 
 
