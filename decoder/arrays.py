@@ -38,7 +38,7 @@ def check_array(name: str, x: Floats, shape: tuple[int | None, ...], kernels: Ke
         raise InvalidShape(
             f"{name} must be {_describe(shape)}, got {got}", field=name, got=got, expected=_describe(shape)
         )
-    x = np.ascontiguousarray(x)
+    x = np.require(x, requirements=["C", "A"])
     if not kernels.in_range(x.reshape(-1), MAX_MAGNITUDE):
         raise ValueRange(
             f"{name} must hold finite numbers of magnitude at most {MAX_MAGNITUDE:g}", array=name

@@ -11,13 +11,15 @@ from comparators import assert_same_bits
 from mirror import Mirror, refused, small
 from oracle import TIERS, Floats
 
+from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import (
     InvalidLayer,
     InvalidShape,
     RondelError,
     ValueRange,
 )
-from rondel.decoder.spec import MAX_MAGNITUDE
+from rondel.decoder.session import DecoderSession
+from rondel.decoder.spec import MAX_MAGNITUDE, StreamSpec
 
 Arrays = dict[str, Any]
 LENGTH = 300  # past the first wrap
@@ -259,3 +261,15 @@ def test_chunks_cover_the_run_and_keep_to_the_limits() -> None:
     assert list(session.chunks(5, at_most=2)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
     wrapped = Mirror(small()).grow(LENGTH).session
     assert [part.stop - part.start for part in wrapped.chunks(25)] == [10, 10, 5]
+
+
+def test_an_unaligned_array_is_copied_not_misread() -> None:
+    session = DecoderSession(
+        StreamSpec.uniform(layers=1, query_heads=1, kv_heads=1, head_dim=8, max_length=8, storage="float32"),
+        Arena(budget=4 << 20),
+    )
+    whole = np.arange(8, dtype=np.float32).reshape(1, 1, 8)
+    shifted = np.frombuffer(b"x" + whole.tobytes(), dtype=np.float32, offset=1).reshape(1, 1, 8)
+    assert not shifted.flags.aligned
+    session.append(0, shifted, shifted)
+    assert np.array_equal(session.read(0, 0, 1)[0], whole)
