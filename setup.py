@@ -43,6 +43,7 @@ if platform.machine().lower() in ("x86_64", "amd64"):
         "_v3": V3,
         "_v4": V4,
         "_v4vnni": [*V4, "-mavx512vnni"],
+        "_v4amx": [*V4, "-mavx512vnni", "-mamx-tile", "-mamx-int8"],
     }
 
 DIRECTIVES = {

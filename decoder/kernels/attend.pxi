@@ -9,85 +9,32 @@
 # order, pages are merged within fixed ranges of RANGE_PAGES ring pages and the ranges then merged in order
 # (a range of one thread or of another machine would give the same partial). Empty parts are skipped.
 
-cdef extern from "tiles.h":
-    void product_i8(
-        const int8_t*, int64_t, int, int, const int8_t*, const int16_t*, int64_t, int32_t*, int64_t, int
-    ) noexcept nogil
-    void product_f32(
-        const float*, int64_t, int, int, const float*, const float*, int64_t, float*, int64_t, int
-    ) noexcept nogil
-
 cdef extern from "math.h" nogil:
     double log(double)
-    float sqrtf(float)
 
-# Scores of `rows` queries over one page: [rows][PAGE_SLOTS], slots [start, end), multiples of 16. `ahead` has
-# the extent of the page's keys.
+# Products of `rows` queries with one page's keys: [rows][PAGE_SLOTS], slots [start, end), multiples of 16.
+# `ahead` has the extent of the page's keys.
 cdef void score_page(
     const Geometry* g, const char* keys, int start, int end, const char* ahead,
-    const void* queries, int rows, void* scores
+    const char* queries, int rows, void* products, ProductState* state
 ) noexcept nogil:
     cdef int64_t tile = 16 * g.key_pad
     cdef int64_t skip = start // 16 * tile
     if g.storage == STORE_FLOAT32:
         product_f32(
             <const float*>keys + skip, tile, (end - start) // 16, g.key_pad, <const float*>ahead + skip,
-            <const float*>queries, g.key_pad, <float*>scores + start, PAGE_SLOTS, rows,
+            <const float*>queries, g.key_pad, <float*>products + start, PAGE_SLOTS, rows,
         )
     else:
         product_i8(
-            <const int8_t*>keys + skip, tile, (end - start) // 16, g.key_pad // 2, <const int8_t*>ahead + skip,
-            <const int16_t*>queries, g.key_pad, <int32_t*>scores + start, PAGE_SLOTS, rows,
-        )
-
-# Whether the denominator so far, this page included and relative to its maximum, is below FEW_KEYS. It asks
-# the range at hand only, whose pages come in a fixed order.
-cdef inline bint few_keys(const Partial* state, int r, const PagePart* part) noexcept nogil:
-    if not 0 < part.sum < FEW_KEYS:
-        return False
-    return part.sum + state.sum[r] * exp2_one(min(state.most[r] - part.most, <float>60.0)) < FEW_KEYS
-
-cdef void weigh_page(const Geometry* g, Page* page, const char* run, int start, int end, Block* b) noexcept nogil:
-    cdef const uint16_t* scales
-    cdef float largest = 0.0, coarsest = 0.0
-    cdef int known_lo = -1, known_hi = -1
-    cdef int r, t
-    if g.storage == STORE_FLOAT32:
-        for r in range(b.rows):
-            weigh_f32(<float*>b.scores + r * PAGE_SLOTS, b.row_scale[r], b.lo[r], b.hi[r], start, end,
-                      &b.parts[r])
-        return
-    scales = <const uint16_t*>(run + key_bytes(g, page.slots) + value_bytes(g, page.slots))
-    for t from start <= t < end by LANES:
-        vf_store(b.key_scales + t, vf_from_bf16(scales + t))
-    for r in range(b.rows):
-        if b.lo[r] >= b.hi[r]:
-            hide_row(start, end, b.weights + r * PAGE_SLOTS, &b.parts[r])
-            continue
-        if b.lo[r] != known_lo or b.hi[r] != known_hi:
-            known_lo, known_hi = b.lo[r], b.hi[r]
-            largest = value_weights(scales + page.slots, known_lo, known_hi, start, end, b.value_weight)
-            coarsest = largest_within(b.key_scales, known_lo, known_hi, start, end) * sqrtf(<float>g.key_dim)
-        b.parts[r].unit = largest / <float>WEIGHT_UNITS
-        weigh_i8(
-            <int32_t*>b.scores + r * PAGE_SLOTS, NULL, b.key_scales, b.value_weight, b.row_scale[r],
-            b.lo[r], b.hi[r], start, end,
-            b.exact + r * PAGE_SLOTS, b.weights + r * PAGE_SLOTS, &b.parts[r],
-        )
-        b.parts[r].fine = few_keys(&b.page_range, r, &b.parts[r])
-        if not b.parts[r].fine and not scores_too_coarse(b.row_scale[r] * coarsest):
-            continue
-        score_page(g, run, start, end, run, b.fine_queries + r * g.key_pad, 1, b.fine_scores)
-        weigh_i8(
-            <int32_t*>b.scores + r * PAGE_SLOTS, b.fine_scores, b.key_scales, b.value_weight, b.row_scale[r],
-            b.lo[r], b.hi[r], start, end,
-            b.exact + r * PAGE_SLOTS, b.weights + r * PAGE_SLOTS, &b.parts[r],
+            <const int8_t*>keys + skip, tile, (end - start) // 16, g.key_pad, <const int8_t*>ahead + skip,
+            <const int8_t*>queries, g.query_steps, <int32_t*>products + start, PAGE_SLOTS, rows, state,
         )
 
 # Weighted sums of the page's values: [rows][Vp]. `ahead` has the extent of the page's values.
 cdef void sum_page(
     const Geometry* g, int slots, const char* values, int start, int end, const char* ahead,
-    const void* weights, int rows, void* sums
+    const void* weights, int rows, void* sums, ProductState* state
 ) noexcept nogil:
     cdef int64_t tile = 16 * slots
     cdef int64_t skip = 16 * start
@@ -98,44 +45,135 @@ cdef void sum_page(
         )
     else:
         product_i8(
-            <const int8_t*>values + skip, tile, g.value_pad // 16, (end - start) // 2,
-            <const int8_t*>ahead + skip, <const int16_t*>weights + start, PAGE_SLOTS,
-            <int32_t*>sums, g.value_pad, rows,
+            <const int8_t*>values + skip, tile, g.value_pad // 16, end - start, <const int8_t*>ahead + skip,
+            <const int8_t*>weights + ROW_STEP_BYTES * start, PAGE_SLOTS, <int32_t*>sums, g.value_pad, rows, state,
         )
 
+# scales: of the page's keys, then of its values. What depends on the visible slots alone is computed again
+# only where these change from one row to the next: in decode all rows of a block see the same.
+cdef void weigh_row_i8(
+    Page* page, const uint16_t* scales, Block* b, int r, const int32_t* fine_products, int start, int end
+) noexcept nogil:
+    cdef float* scores = b.scores + r * PAGE_SLOTS
+    if b.lo[r] != b.seen_lo or b.hi[r] != b.seen_hi:
+        b.seen_lo, b.seen_hi = b.lo[r], b.hi[r]
+        value_weights(scales + page.slots, b.lo[r], b.hi[r], start, end, b.values)
+        b.largest_scale = largest_within(b.key_scales, b.lo[r], b.hi[r], start, end)
+    b.page_unit[r] = b.values.largest / <float>ROW_LIMIT
+    b.largest_key[r] = b.largest_scale
+    b.page_most[r] = scores_i8(b.products + r * PAGE_SLOTS, fine_products, b.key_scales, b.row_scale[r],
+                               b.lo[r], b.hi[r], start, end, scores)
+    weights_i8(scores, b.page_most[r], b.values, start, end, <int8_t*>b.weights + 2 * r * PAGE_SLOTS,
+               &b.exact_sum[r], &b.page_sum[r])
+
+cdef void hide_row(const Geometry* g, Block* b, int r, int start, int end) noexcept nogil:
+    cdef vi zero = vi_round(vf_set(0.0))
+    cdef int t
+    if g.storage == STORE_FLOAT32:
+        memset(b.scores + r * PAGE_SLOTS + start, 0, 4 * (end - start))
+    else:
+        for t from start <= t < end by LANES:
+            row_store(<int8_t*>b.weights + 2 * r * PAGE_SLOTS, PAGE_SLOTS, t, zero)
+    b.page_most[r] = -INFINITY
+    b.page_sum[r] = 0.0
+    b.fine[r] = False
+
+# Rows that need it get a second look at the page. Few keys carry the weight when the denominator so far, this
+# page included and relative to its maximum, is below FEW_KEYS; that asks the range at hand only, whose pages
+# come in a fixed order.
+cdef void refine_page(
+    const Geometry* g, Page* page, const char* run, const uint16_t* scales, int start, int end, Block* b
+) noexcept nogil:
+    cdef const Partial* state = &b.page_range
+    cdef vf apart, sixty = vf_set(60.0)
+    cdef int r, last
+    for r from 0 <= r < b.rows by LANES:
+        apart = vf_min(vf_sub(vf_load(state.most + r), vf_load(b.page_most + r)), sixty)
+        vf_store(b.few + r, vf_fma(vf_load(state.sum + r), vf_exp2(apart), vf_load(b.exact_sum + r)))
+    r = 0
+    while r < b.rows:
+        last = r
+        while last < b.rows and b.page_most[last] > -INFINITY:
+            b.fine[last] = b.few[last] < FEW_KEYS
+            if not b.fine[last] and not b.coarseness[last] * b.largest_key[last] > COARSEST_SCORE:
+                break
+            last += 1
+        if last > r:
+            score_page(g, run, start, end, run, b.fine_queries + 2 * <int64_t>r * g.query_steps, last - r,
+                       b.fine_products + r * PAGE_SLOTS, &b.product)
+        for r in range(r, last):
+            weigh_row_i8(page, scales, b, r, b.fine_products + r * PAGE_SLOTS, start, end)
+            if b.fine[r]:   # what rounding takes is given back, so the weights are the exact ones
+                b.page_sum[r] = b.exact_sum[r]
+        r = last + 1
+
+cdef void weigh_page(const Geometry* g, Page* page, const char* run, int start, int end, Block* b) noexcept nogil:
+    cdef const uint16_t* scales = <const uint16_t*>(run + key_bytes(g, page.slots) + value_bytes(g, page.slots))
+    cdef int r, t
+    cdef float* row
+    if g.storage == STORE_INT8:
+        b.seen_lo = b.seen_hi = 0
+        for t from start <= t < end by LANES:
+            vf_store(b.key_scales + t, vf_from_bf16(scales + t))
+    for r in range(b.rows):
+        if b.lo[r] >= b.hi[r]:
+            hide_row(g, b, r, start, end)
+            continue
+        b.fine[r] = False
+        if g.storage == STORE_INT8:
+            weigh_row_i8(page, scales, b, r, NULL, start, end)
+        else:
+            row = b.scores + r * PAGE_SLOTS
+            b.page_most[r] = scores_f32(row, b.row_scale[r], b.lo[r], b.hi[r], start, end)
+            b.page_sum[r] = weights_f32(row, b.page_most[r], start, end)
+            b.page_unit[r] = 1.0
+    if g.storage == STORE_INT8:
+        refine_page(g, page, run, scales, start, end, b)
+
+# The page's sums join the range's state. A page where a row sees nothing changes none of its bits: factors 1
+# and 0, and its sums are not touched. (The finite stand-in for -inf keeps NaN out of the differences.)
 cdef void merge_page(const Geometry* g, Page* page, const char* values, int start, int end, Block* b) noexcept nogil:
     cdef Partial* state = &b.page_range
-    cdef PagePart* part
-    cdef float old_factor = 1.0, new_factor = 1.0
-    cdef vf value, before, unit, fine_unit = vf_set(<float>1.0 / FINE_UNITS)
+    cdef vf most, page_most, apart, old_factor, new_factor, value, unit
+    cdef vf zero = vf_set(0.0), fine_unit = vf_set(<float>1.0 / FINE_UNITS), nothing = vf_set(<float>-3e38)
+    cdef float* acc
     cdef int64_t offset
     cdef int r, c
+    for r from 0 <= r < b.rows by LANES:
+        most = vf_max(vf_load(state.most + r), nothing)
+        page_most = vf_max(vf_load(b.page_most + r), nothing)
+        apart = vf_sub(most, page_most)
+        old_factor = vf_exp2(vf_min(apart, zero))
+        new_factor = vf_exp2(vf_min(vf_sub(page_most, most), zero))
+        vf_store(b.old_factor + r, old_factor)
+        vf_store(b.new_factor + r, vf_mul(new_factor, vf_load(b.page_unit + r)))
+        vf_store(state.sum + r, vf_fma(vf_load(b.page_sum + r), new_factor, vf_mul(vf_load(state.sum + r), old_factor)))
+        vf_store(state.most + r, vf_max(vf_load(state.most + r), vf_load(b.page_most + r)))
     for r in range(b.rows):
-        part = &b.parts[r]
-        if part.most == -INFINITY:
+        if b.page_most[r] == -INFINITY:
             continue
-        if part.fine:
-            weigh_remainders(b.exact + r * PAGE_SLOTS, start, end, b.fine)
-            sum_page(g, page.slots, values, start, end, values, b.fine, 1, b.fine_sums)
-        merge_factors(state.most[r], part.most, &old_factor, &new_factor)
-        state.most[r] = max(state.most[r], part.most)
-        state.sum[r] = state.sum[r] * old_factor + part.sum * new_factor
-        before = vf_set(old_factor)
-        unit = vf_set(new_factor * part.unit)
+        if b.fine[r]:
+            weigh_remainders(b.scores + r * PAGE_SLOTS, start, end, <int8_t*>b.fine_weights)
+            sum_page(g, page.slots, values, start, end, values, b.fine_weights, 1, b.fine_sums, &b.product)
+        old_factor = vf_set(b.old_factor[r])
+        unit = vf_set(b.new_factor[r])
+        offset = <int64_t>r * g.value_pad
+        acc = state.acc + offset
         for c from 0 <= c < g.value_pad by LANES:
-            offset = <int64_t>r * g.value_pad + c
             if g.storage == STORE_FLOAT32:
-                value = vf_load(<float*>b.sums + offset)
+                value = vf_load(<float*>b.sums + offset + c)
             else:
-                value = vf_from_i32(<int32_t*>b.sums + offset)
-                if part.fine:
+                value = vf_from_i32(<int32_t*>b.sums + offset + c)
+                if b.fine[r]:
                     value = vf_fma(vf_from_i32(b.fine_sums + c), fine_unit, value)
-            vf_store(state.acc + offset, vf_fma(value, unit, vf_mul(vf_load(state.acc + offset), before)))
+            vf_store(acc + c, vf_fma(value, unit, vf_mul(vf_load(acc + c), old_factor)))
 
 # next_run: what the block will read after this page, to be fetched while the values are summed.
 cdef void attend_page(const Geometry* g, Page* page, int head, Block* b, const char* next_run) noexcept nogil:
     cdef int start = PAGE_SLOTS, end = 0
     cdef const char* run = page.at + head * page.run
+    cdef const char* values = run + key_bytes(g, page.slots)
+    cdef bint whole_numbers = g.storage == STORE_INT8
     cdef int r
     for r in range(b.rows):
         if b.lo[r] < b.hi[r]:
@@ -145,12 +183,12 @@ cdef void attend_page(const Geometry* g, Page* page, int head, Block* b, const c
         return
     start = start & ~15
     end = (end + 15) & ~15
-    score_page(g, run, start, end, run + key_bytes(g, page.slots), b.queries, b.rows, b.scores)
+    score_page(g, run, start, end, values, b.queries, b.rows, <void*>b.products if whole_numbers else b.scores,
+               &b.product)
     weigh_page(g, page, run, start, end, b)
-    run = run + key_bytes(g, page.slots)
-    sum_page(g, page.slots, run, start, end, next_run,
-             b.scores if g.storage == STORE_FLOAT32 else <void*>b.weights, b.rows, b.sums)
-    merge_page(g, page, run, start, end, b)
+    sum_page(g, page.slots, values, start, end, next_run, <void*>b.weights if whole_numbers else b.scores, b.rows,
+             b.sums, &b.product)
+    merge_page(g, page, values, start, end, b)
 
 # Adds the partial of a range to what the ranges before it gave. Empty ones change no bit.
 cdef void merge_range(const Geometry* g, int rows, const Partial* new, Partial* total) noexcept nogil:
@@ -202,6 +240,9 @@ cdef void attend_range(
     for ring_page in range(number * RANGE_PAGES, min(ring_pages, (number + 1) * RANGE_PAGES)):
         page = page_at(g, base, table, 1 + ring_page)
         for r in range(b.rows):
-            visible_slots(g, b.position[r], ring_page, &b.lo[r], &b.hi[r])
+            if r and b.position[r] == b.position[r - 1]:
+                b.lo[r], b.hi[r] = b.lo[r - 1], b.hi[r - 1]
+            else:
+                visible_slots(g, b.position[r], ring_page, &b.lo[r], &b.hi[r])
         following = page_at(g, base, table, 1 + (ring_page + 1) % ring_pages)
         attend_page(g, &page, head, b, following.at + head * following.run)

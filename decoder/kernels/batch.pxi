@@ -55,13 +55,13 @@ cdef inline int block_rows(const Item* item, int64_t block) noexcept nogil:
     return <int>min(<int64_t>BLOCK_ROWS, item.rows * item.g.group - block * BLOCK_ROWS)
 
 cdef inline int64_t partial_floats(const Item* item) noexcept nogil:
-    return item.most_rows * (2 + <int64_t>item.g.value_pad)
+    return 2 * whole_vectors(item.most_rows) + whole_vectors(item.most_rows * <int64_t>item.g.value_pad)
 
 cdef inline Partial partial_at(Item* item, int64_t number) noexcept nogil:
     cdef Partial p
     p.most = item.partials + number * partial_floats(item)
-    p.sum = p.most + item.most_rows
-    p.acc = p.sum + item.most_rows
+    p.sum = p.most + whole_vectors(item.most_rows)
+    p.acc = p.sum + whole_vectors(item.most_rows)
     return p
 
 # Units of an item whose ranges are, or are not, split.
@@ -91,15 +91,18 @@ cdef void batch_unit(void* context, int64_t unit, int worker) noexcept nogil:
     b.rows = block_rows(item, block)
     block_layout(&item.g, item.most_rows, batch.scratch + worker * batch.scratch_bytes, &b)
     load_queries(&item.g, &b, <int>head, item.q, item.first, block * BLOCK_ROWS, item.scale)
+    product_begin(&b.product)
     if item.partials != NULL:
         kept = partial_at(item, (head * item.blocks + block) * item.ranges + number)
         b.page_range = kept
         attend_range(&item.g, item.base, item.table, <int>head, number, &b)
+        product_end(&b.product)
         return
     clear_partial(&item.g, b.rows, &b.total)
     for number in range(item.ranges):
         attend_range(&item.g, item.base, item.table, <int>head, number, &b)
         merge_range(&item.g, b.rows, &b.page_range, &b.total)
+    product_end(&b.product)
     write_rows(&item.g, b.rows, &b.total, <int>head, block * BLOCK_ROWS, item.out, item.lse)
 
 # Into the first range's partial, range by range: where the unsplit way starts from nothing, a first partial

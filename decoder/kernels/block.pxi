@@ -1,10 +1,25 @@
 # A block of product rows on its way through the pages: its working space, its queries, its running state.
 # A product row is one (query row, head of the group); flat row f of a call is query row f // G, head f % G.
 
+cdef extern from "tiles.h":
+    enum:
+        ROW_STEP_BYTES
+    ctypedef struct ProductState:
+        pass
+    void product_begin(ProductState*) noexcept nogil
+    void product_end(ProductState*) noexcept nogil
+    void product_i8(
+        const int8_t*, int64_t, int, int, const int8_t*, const int8_t*, int64_t, int32_t*, int64_t, int,
+        ProductState*
+    ) noexcept nogil
+    void product_f32(
+        const float*, int64_t, int, int, const float*, const float*, int64_t, float*, int64_t, int
+    ) noexcept nogil
+
 # Running state of the online softmax, per row: output so far = acc / sum, relative to 2^most.
 cdef struct Partial:
-    float* most     # [BLOCK_ROWS]
-    float* sum      # [BLOCK_ROWS]
+    float* most     # [BLOCK_ROWS], whole vectors
+    float* sum      # [BLOCK_ROWS], whole vectors
     float* acc      # [BLOCK_ROWS][Vp]
 
 cdef struct Block:
@@ -12,21 +27,37 @@ cdef struct Block:
     int64_t* position       # [BLOCK_ROWS]
     int* lo                 # [BLOCK_ROWS] visible slots of the page at hand
     int* hi
-    void* queries           # [BLOCK_ROWS][Kp] int16 or float32
-    int16_t* fine_queries   # [BLOCK_ROWS][Kp] what rounding took, in 1/QUERY_FINE_UNITS (int8)
+    char* queries           # [BLOCK_ROWS] rows of query_steps int16 (row_store), or [BLOCK_ROWS][Kp] float32
+    char* fine_queries      # [BLOCK_ROWS] rows: what rounding took, in 1/QUERY_FINE_UNITS (int8)
     float* row_scale        # [BLOCK_ROWS] score = product · row_scale (· key scale), in units of log2
-    void* scores            # [BLOCK_ROWS][PAGE_SLOTS] int32 or float32
-    float* exact            # [BLOCK_ROWS][PAGE_SLOTS] unrounded weights (int8)
-    int16_t* weights        # [BLOCK_ROWS][PAGE_SLOTS] (int8)
-    int16_t* fine           # [PAGE_SLOTS] remainders of one row (int8)
+    float* coarseness       # [BLOCK_ROWS] the most that rounding can take from a score, per unit of key scale
+    int32_t* products       # [BLOCK_ROWS][PAGE_SLOTS] queries · keys
+    int32_t* fine_products  # [BLOCK_ROWS][PAGE_SLOTS] fine queries · keys
+    float* scores           # [BLOCK_ROWS][PAGE_SLOTS] then unrounded weights; float32: also the products
+    char* weights           # [BLOCK_ROWS] rows of PAGE_SLOTS int16 (row_store)
+    char* fine_weights      # one row
     void* sums              # [BLOCK_ROWS][Vp] int32 or float32
     int32_t* fine_sums      # [Vp]
-    int32_t* fine_scores    # [PAGE_SLOTS]
-    PagePart* parts         # [BLOCK_ROWS]
+    float* page_most        # [BLOCK_ROWS] what the page gave: largest score, in units of log2; -inf = nothing
+    float* page_sum         # [BLOCK_ROWS] Σ 2^(score - most), the denominator's part
+    float* exact_sum        # [BLOCK_ROWS] the same from unrounded weights (int8)
+    float* page_unit        # [BLOCK_ROWS] the value of one unit of the weighted sums
+    float* few              # [BLOCK_ROWS] the denominator so far, relative to page_most
+    float* old_factor       # [BLOCK_ROWS] how much the state so far and the page weigh, relative to both
+    float* new_factor
+    float* largest_key      # [BLOCK_ROWS] largest visible key scale of the page
+    int* fine               # [BLOCK_ROWS] few keys carry the weight: remainders get their own pass
     float* key_scales       # [PAGE_SLOTS]
-    float* value_weight     # [PAGE_SLOTS]
+    ValueWeights* values    # of the page's slots [seen_lo, seen_hi)
+    int seen_lo
+    int seen_hi
+    float largest_scale     # of their keys
+    ProductState product
     Partial page_range      # of the range at hand
     Partial total           # of the ranges before it
+
+cdef inline int64_t whole_vectors(int64_t count) noexcept nogil:
+    return (count + 15) & ~<int64_t>15
 
 cdef inline char* carve(char** at, int64_t count) noexcept nogil:
     cdef char* here = at[0]
@@ -37,33 +68,45 @@ cdef inline char* carve(char** at, int64_t count) noexcept nogil:
 cdef int64_t block_layout(const Geometry* g, int rows, char* memory, Block* b) noexcept nogil:
     cdef char* at = memory
     cdef Partial* partial
+    cdef int64_t numbers = 4 * whole_vectors(rows)
+    cdef int64_t slots = <int64_t>rows * PAGE_SLOTS
     cdef int i
     b.position = <int64_t*>carve(&at, 8 * rows)
     b.lo = <int*>carve(&at, 4 * rows)
     b.hi = <int*>carve(&at, 4 * rows)
-    b.queries = carve(&at, 4 * rows * g.key_pad)
-    b.fine_queries = <int16_t*>carve(&at, 2 * rows * g.key_pad + 64)
-    b.row_scale = <float*>carve(&at, 4 * rows)
-    b.scores = carve(&at, 4 * rows * PAGE_SLOTS)
-    b.exact = <float*>carve(&at, 4 * rows * PAGE_SLOTS)
-    b.weights = <int16_t*>carve(&at, 2 * rows * PAGE_SLOTS)
-    b.fine = <int16_t*>carve(&at, 2 * PAGE_SLOTS)
+    b.row_scale = <float*>carve(&at, numbers)
+    b.coarseness = <float*>carve(&at, numbers)
+    b.page_most = <float*>carve(&at, numbers)
+    b.page_sum = <float*>carve(&at, numbers)
+    b.exact_sum = <float*>carve(&at, numbers)
+    b.page_unit = <float*>carve(&at, numbers)
+    b.few = <float*>carve(&at, numbers)
+    b.largest_key = <float*>carve(&at, numbers)
+    b.old_factor = <float*>carve(&at, numbers)
+    b.new_factor = <float*>carve(&at, numbers)
+    b.fine = <int*>carve(&at, numbers)
+    b.queries = carve(&at, (4 if g.storage == STORE_FLOAT32 else 2) * rows * <int64_t>g.query_steps)
+    b.scores = <float*>carve(&at, 4 * slots)
     b.sums = carve(&at, 4 * rows * g.value_pad)
-    b.fine_sums = <int32_t*>carve(&at, 4 * g.value_pad)
-    b.fine_scores = <int32_t*>carve(&at, 4 * PAGE_SLOTS)
-    b.parts = <PagePart*>carve(&at, sizeof(PagePart) * rows)
-    b.key_scales = <float*>carve(&at, 4 * PAGE_SLOTS)
-    b.value_weight = <float*>carve(&at, 4 * PAGE_SLOTS)
+    if g.storage == STORE_INT8:
+        b.fine_queries = carve(&at, 2 * rows * <int64_t>g.query_steps)
+        b.products = <int32_t*>carve(&at, 4 * slots)
+        b.fine_products = <int32_t*>carve(&at, 4 * slots)
+        b.weights = carve(&at, 2 * slots)
+        b.fine_weights = carve(&at, 2 * PAGE_SLOTS)
+        b.fine_sums = <int32_t*>carve(&at, 4 * g.value_pad)
+        b.key_scales = <float*>carve(&at, 4 * PAGE_SLOTS)
+        b.values = <ValueWeights*>carve(&at, sizeof(ValueWeights))
     for i in range(2):
         partial = &b.page_range if i == 0 else &b.total
-        partial.most = <float*>carve(&at, 4 * rows)
-        partial.sum = <float*>carve(&at, 4 * rows)
+        partial.most = <float*>carve(&at, numbers)
+        partial.sum = <float*>carve(&at, numbers)
         partial.acc = <float*>carve(&at, 4 * rows * g.value_pad)
     return at - memory
 
 cdef void clear_partial(const Geometry* g, int rows, Partial* p) noexcept nogil:
-    cdef int r
-    for r in range(rows):
+    cdef int64_t r
+    for r in range(whole_vectors(rows)):
         p.most[r] = -INFINITY
         p.sum[r] = 0.0
     memset(p.acc, 0, 4 * <int64_t>rows * g.value_pad)
@@ -77,17 +120,17 @@ cdef inline void merge_factors(float most, float new_most, float* old_factor, fl
     else:
         new_factor[0] = exp2_one(new_most - most)
 
-# The query rows of the block as int16 with one scale each (±32,767, halved above 512 channels so that
-# Kp · 127 · 32,767 stays below 2^31) and what that rounded off as int16 again; or, for float32, as they are.
+# The query rows of the block as int16 with one scale each (±ROW_LIMIT, halved above 512 channels so that
+# Kp · 127 · ROW_LIMIT stays below 2^31) and what that rounded off as int16 again; or, for float32, as they are.
 # Padding is zero.
 cdef void load_queries(
     const Geometry* g, Block* b, int head, const float* q, int64_t first, int64_t start, float scale
 ) noexcept nogil:
-    cdef int units = 32767 if g.key_pad <= 512 else 16383
+    cdef int units = ROW_LIMIT if g.key_pad <= 512 else ROW_LIMIT // 2
     cdef float log2e = <float>1.4426950408889634
     cdef float[1024 + 16] padded
     cdef float largest
-    cdef vf most, factor, exact
+    cdef vf most, factor, exact, rest
     cdef vf fine_units = vf_set(QUERY_FINE_UNITS)
     cdef vi whole
     cdef int64_t flat
@@ -98,21 +141,24 @@ cdef void load_queries(
         b.position[r] = first + flat // g.group
         row = q + ((flat // g.group) * g.kv_heads * g.group + head * g.group + flat % g.group) * g.key_dim
         memcpy(padded, row, 4 * g.key_dim)
-        memset(padded + g.key_dim, 0, 4 * (1024 + 16 - g.key_dim))
+        memset(padded + g.key_dim, 0, 4 * (g.query_steps - g.key_dim))
         if g.storage == STORE_FLOAT32:
             memcpy(<float*>b.queries + r * g.key_pad, padded, 4 * g.key_pad)
             b.row_scale[r] = scale * log2e
             continue
         most = vf_set(<float>1e-30)     # keeps the factor finite; so small a query scores zero anyway
-        for i from 0 <= i < g.key_pad by LANES:
+        for i from 0 <= i < g.query_steps by LANES:
             most = vf_max(most, vf_abs(vf_load(padded + i)))
         largest = vf_hmax(most)
         factor = vf_set(<float>units / largest)
-        # The last vector may spill into the next row, which is written after it.
-        for i from 0 <= i < g.key_pad by LANES:
+        rest = vf_set(0.0)
+        for i from 0 <= i < g.query_steps by LANES:
             exact = vf_mul(vf_load(padded + i), factor)
             whole = vi_round(exact)
-            vi_store_i16(<int16_t*>b.queries + r * g.key_pad + i, whole)
-            exact = vf_mul(vf_sub(exact, vf_from_vi(whole)), fine_units)
-            vi_store_i16(b.fine_queries + r * g.key_pad + i, vi_round(exact))
+            row_store(<int8_t*>b.queries + 2 * <int64_t>r * g.query_steps, g.query_steps, i, whole)
+            exact = vf_sub(exact, vf_from_vi(whole))
+            rest = vf_add(rest, vf_abs(exact))
+            row_store(<int8_t*>b.fine_queries + 2 * <int64_t>r * g.query_steps, g.query_steps, i,
+                      vi_round(vf_mul(exact, fine_units)))
         b.row_scale[r] = (largest / <float>units) * scale * log2e
+        b.coarseness[r] = vf_hsum(rest) * <float>127.0 * b.row_scale[r]

@@ -2,7 +2,7 @@
 # to slots. Sizes only; the memory belongs to the cache.
 #
 # A page of T token slots holds one contiguous run per kv head, then a tail for the whole page:
-#   int8:     K codes [T/16][Kp/2][16][2] · V codes [Vp/16][T/2][16][2] · K scales [T] · V scales [T]
+#   int8:     K codes [T/16][Kp/4][16][4] · V codes [Vp/16][T/4][16][4] · K scales [T] · V scales [T]
 #             (bfloat16) · key mean [Kp] (bfloat16) · key exponents [Kp] (int8)
 #   float32:  K [T/16][Kp][16] · V [Vp/16][T][16]
 #   tail:     crc32c per slot [T] (uint32) · page header (32 bytes, see cache/layout.py)
@@ -27,6 +27,7 @@ cdef struct Geometry:
     int value_dim       # Dv
     int key_pad         # Kp
     int value_pad       # Vp
+    int query_steps     # Kp rounded up to 16: room that a query takes
     int64_t window      # W; larger than any position when unbounded
     int64_t sinks       # S
     int64_t capacity    # slots in the ring, a multiple of PAGE_SLOTS
@@ -54,6 +55,7 @@ cdef Geometry geometry_from(const int64_t[::1] words) except *:
     g.value_dim = <int>words[4]
     g.key_pad = <int>words[5]
     g.value_pad = <int>words[6]
+    g.query_steps = (g.key_pad + 15) & ~15
     g.window = words[7]
     g.sinks = words[8]
     g.capacity = words[9]

@@ -7,6 +7,7 @@
 cdef extern from "simd.h":
     enum:
         LANES
+        ROW_LIMIT       # of the numbers in rows that products take
     ctypedef struct vf:
         pass
     ctypedef struct vi:
@@ -19,8 +20,10 @@ cdef extern from "simd.h":
     vf vf_mul(vf, vf) noexcept nogil
     vf vf_div(vf, vf) noexcept nogil
     vf vf_max(vf, vf) noexcept nogil
+    vf vf_min(vf, vf) noexcept nogil
     vf vf_abs(vf) noexcept nogil
     vf vf_fma(vf, vf, vf) noexcept nogil
+    vf vf_zero_below(vf, vf, vf) noexcept nogil
     float vf_hmax(vf) noexcept nogil
     float vf_hsum(vf) noexcept nogil
     vf vf_from_bf16(const uint16_t*) noexcept nogil
@@ -31,7 +34,7 @@ cdef extern from "simd.h":
     vi vi_round(vf) noexcept nogil
     vf vf_from_vi(vi) noexcept nogil
     vf vf_from_i32(const int32_t*) noexcept nogil
-    void vi_store_i16(int16_t*, vi) noexcept nogil
+    void row_store(int8_t*, int64_t, int64_t, vi) noexcept nogil
     void vi_store_i8(int8_t*, vi) noexcept nogil
 
 from libc.string cimport memcmp, memcpy, memset
@@ -81,13 +84,13 @@ cdef inline int64_t key_cell(int storage, int key_pad, int slot, int channel) no
     cdef int64_t tile = slot // 16
     if storage == STORE_FLOAT32:
         return 4 * ((tile * key_pad + channel) * 16 + slot % 16)
-    return ((tile * (key_pad // 2) + channel // 2) * 16 + slot % 16) * 2 + channel % 2
+    return ((tile * (key_pad // 4) + channel // 4) * 16 + slot % 16) * 4 + channel % 4
 
 cdef inline int64_t value_cell(int storage, int slots, int slot, int channel) noexcept nogil:
     cdef int64_t tile = channel // 16
     if storage == STORE_FLOAT32:
         return 4 * ((tile * slots + slot) * 16 + channel % 16)
-    return ((tile * (slots // 2) + slot // 2) * 16 + channel % 16) * 2 + slot % 2
+    return ((tile * (slots // 4) + slot // 4) * 16 + channel % 16) * 4 + slot % 4
 
 cdef void put_row(const Geometry* g, Page* page, int head, int slot, bint is_key, StoredRow* row) noexcept nogil:
     cdef char* run = page.at + head * page.run
