@@ -42,7 +42,7 @@ def merge_partials(
     lse_of = finite("lses", _stack("lses", lses, 3), or_minus_infinity=True)
     out_of = _stack("outs", outs, 4)
     if out_of.shape[:3] != lse_of.shape:
-        raise wrong_shape("outs", out_of.shape, f"{[*lse_of.shape, 'Dv']}, as lses")
+        raise wrong_shape("outs", out_of.shape, f"[{', '.join(map(str, lse_of.shape))}, Dv], as lses")
     top = lse_of.max(axis=0, initial=-np.inf)
     part = np.exp(lse_of - np.where(np.isneginf(top), 0.0, top))
     total = part.sum(axis=0)  # at least 1 where anything was seen
