@@ -44,7 +44,7 @@ def scores(
     Raises:
         InvalidShape: the arrays do not fit each other.
         ValueRange: they hold NaN or an infinity, or a score is beyond float64.
-        InvalidRequest: temperature or softcap is not above 0.
+        InvalidRequest: temperature or softcap is out of range.
     """
     return bend(products(q, k, scale, temperature), softcap)
 
@@ -72,8 +72,8 @@ def bend(s: Array, softcap: float | None) -> Array:
     """c·tanh(s/c); ``s`` itself without a softcap. Raises InvalidRequest."""
     if softcap is None:
         return s
-    if not softcap > 0:
-        raise InvalidRequest(f"softcap must be above 0, got {softcap}", field="softcap")
+    if not 0 < softcap < math.inf:  # inf · tanh(0) would be NaN; None is the way to say no cap
+        raise InvalidRequest(f"softcap must be above 0 and finite, got {softcap}", field="softcap")
     return softcap * np.tanh(s / softcap)
 
 
@@ -83,8 +83,12 @@ def softmax(s: ArrayLike, null_logit: ArrayLike | None = None) -> tuple[Array, A
     The running maximum is subtracted first, so no exp overflows. ``null_logit`` [Hq] is one more score whose
     value is zero: it takes its share of the weights and is left out of lse. A row that sees nothing has
     weights 0 and lse -inf.
+
+    Raises:
+        InvalidShape: null_logit is not [Hq].
+        ValueRange: a score or null logit is NaN or +inf.
     """
-    s64 = np.asarray(s, np.float64)
+    s64 = finite("scores", s, or_minus_infinity=True)
     top = s64.max(axis=-1, initial=-np.inf)
     e = np.exp(s64 - np.where(np.isneginf(top), 0.0, top)[..., None])
     total = e.sum(axis=-1)  # at least 1 where anything is visible

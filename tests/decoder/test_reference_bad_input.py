@@ -67,6 +67,7 @@ def test_scores_beyond_float64() -> None:
         {"temperature": float("nan")},
         {"softcap": 0.0},
         {"softcap": -2.0},
+        {"softcap": float("inf")},
         {"window": 0},
         {"sinks": -1},
         {"window_right": -1},
@@ -79,6 +80,12 @@ def test_scores_beyond_float64() -> None:
 def test_options_that_mean_nothing(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="got"):
         reference.attend(Q, K, V, **options)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_that_are_none(value: float) -> None:
+    with pytest.raises(ValueRange, match="scores must hold finite numbers or -inf"):
+        reference.softmax([[[0.0, value]]])
 
 
 def test_weights_of_another_form() -> None:

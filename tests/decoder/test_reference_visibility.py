@@ -46,8 +46,13 @@ def test_visible_is_its_sentence(
 ) -> None:
     rows, keys = range(-2, 14), range(14)
     seen = reference.visible(rows, keys, window, sinks, window_right=window_right, ranges=ranges)
-    options = {"window": window, "sinks": sinks, "window_right": window_right, "ranges": ranges}
-    assert seen.tolist() == [[sees(p, j, **options) for j in keys] for p in rows]  # type: ignore[arg-type]
+    options: dict[str, Any] = {
+        "window": window,
+        "sinks": sinks,
+        "window_right": window_right,
+        "ranges": ranges,
+    }
+    assert seen.tolist() == [[sees(p, j, **options) for j in keys] for p in rows]
 
 
 def test_ranges_narrow_what_has_no_order_too() -> None:
