@@ -29,7 +29,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     _DECODER: (_DECODER,),
     _ERRORS: (),
     _SPEC: (_ERRORS,),
-    f"{_DECODER}.reference": (_ERRORS, _SPEC),
+    f"{_DECODER}.reference": (_ERRORS, f"{_DECODER}.reference"),
     f"{_DECODER}.kernels": (_ERRORS, f"{_DECODER}.kernels"),
     f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),

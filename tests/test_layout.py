@@ -80,6 +80,7 @@ def tree(tmp_path: Path) -> Path:
         ("decoder/cache/ring.py", "from rondel.decoder.kernels import TIER"),
         ("decoder/cache/ring.py", "from rondel.decoder import session"),
         ("decoder/kernels/__init__.py", "from rondel.decoder.spec import StreamSpec"),
+        ("decoder/reference/forward.py", "from rondel.decoder.kernels import TIER"),
         ("decoder/lm/engine.py", "from rondel.decoder.session import DecoderSession"),
         ("decoder/lm/engine.py", "from rondel.decoder import kernels"),
         ("decoder/lm/engine.py", "from rondel import DecoderSession"),
@@ -125,6 +126,7 @@ def test_a_wrong_import_is_reported(tree: Path, where: str, line: str) -> None:
             "from rondel.decoder import errors, kernels\nfrom rondel.decoder.cache.arena import Arena",
         ),
         ("decoder/lm/engine.py", "from rondel.decoder.lm.sampling import Sampling"),
+        ("decoder/reference/forward.py", "from rondel.decoder.reference.arrays import Array"),
         (
             "client/aio.py",
             "import asyncio\nfrom rondel.decoder.spec import StreamSpec\nfrom rondel.v1 import wire",

@@ -8,7 +8,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "src/README.md", "docs/LOG.md"]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "src/README.md",
+    "docs/LOG.md",
+    "docs/attention.md",
+]
 
 
 def _example(heading: str) -> str:

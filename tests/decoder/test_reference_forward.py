@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import draw, looped
 
 from rondel.decoder import reference
 from rondel.decoder.reference import Array
@@ -19,52 +19,6 @@ repeatable = settings(deadline=None, derandomize=True, database=None)
 Q = np.array([[[2.0, 1.0]]])
 K = np.array([[1.0, 0], [0, 2], [2, 2], [-1, 1]])[:, None]
 V = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]])[:, None]
-
-
-def looped(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    position: int,
-    window: int | None,
-    sinks: int,
-    scale: float,
-    softcap: float | None = None,
-    bias: Array | None = None,
-    mask: Array | None = None,
-    null_logit: Array | None = None,
-) -> tuple[Array, Array]:
-    """The same definition in plain Python floats: one row, one head, one key at a time."""
-    n, hq, dk = q.shape
-    m, hkv, dv = v.shape
-    out, lse = np.zeros((n, hq, dv)), np.full((n, hq), -math.inf)
-    for i in range(n):
-        for h in range(hq):
-            g, p, logits = h // (hq // hkv), position + i, {}
-            for j in range(m):
-                if j > p or not (j < sinks or window is None or j > p - window):
-                    continue
-                if mask is not None and not mask[i, j]:
-                    continue
-                s = scale * sum(float(q[i, h, c]) * float(k[j, g, c]) for c in range(dk))
-                if softcap is not None:
-                    s = softcap * math.tanh(s / softcap)
-                logits[j] = s + (0.0 if bias is None else float(bias[h, i, j]))
-            if not logits:
-                continue
-            total = math.fsum(math.exp(s) for s in logits.values())
-            lse[i, h] = math.log(total)
-            if null_logit is not None:
-                total += math.exp(null_logit[h])
-            for j, s in logits.items():
-                out[i, h] += math.exp(s) / total * v[j, g]
-    return out, lse
-
-
-def draw(n: int, m: int, hq: int, hkv: int, dk: int, dv: int, seed: int = 0) -> tuple[Array, Array, Array]:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, hq, dk)), rng.normal(size=(m, hkv, dk)), rng.normal(size=(m, hkv, dv))
 
 
 def weights_of(q: Array, k: Array, **options: Any) -> Array:
@@ -83,35 +37,6 @@ def test_worked_lookup() -> None:
     np.testing.assert_allclose(weights_of(Q, K, scale=1.0)[0, 0], [0.018, 0.018, 0.964, 0.001], atol=1e-3)
 
 
-def test_masks_of_the_docstring() -> None:
-    def picture(n: int, m: int, window: int | None = None, sinks: int = 0) -> str:
-        seen = reference.visible(np.arange(m - n, m), np.arange(m), window, sinks)
-        return "/".join("".join("01"[int(x)] for x in row) for row in seen)
-
-    assert picture(2, 5) == "11110/11111"
-    assert picture(5, 2) == "00/00/00/10/11"
-    assert picture(4, 7, window=3, sinks=1) == "1111000/1011100/1001110/1000111"
-    assert reference.visible([0, 1], [0, 1, 2], causal=False).all()
-
-
-@pytest.mark.parametrize("sinks", [0, 1, 3, 7])
-@pytest.mark.parametrize("window", [1, 2, 5, 8])
-def test_visible_around_the_window(window: int, sinks: int) -> None:
-    near = {max(1, window + d) for d in (-2, -1, 0, 1, 2)}
-    for length in near | {2 * window - 1, 2 * window, 2 * window + 1}:
-        p = length - 1
-        seen = reference.visible([p], np.arange(length + 2), window, sinks)[0]
-        expected = {j for j in range(length) if j < sinks or p - window < j <= p}
-        assert set(np.flatnonzero(seen)) == expected
-        assert seen[max(sinks, 0) : length].sum() == max(0, min(window, length - sinks))
-
-
-@pytest.mark.parametrize("options", [{"window": 4}, {"sinks": 1}], ids=str)
-def test_window_without_order_is_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="causal=False takes no window"):
-        reference.visible([3], [0, 1, 2, 3], causal=False, **options)
-
-
 @pytest.mark.parametrize(
     ("window", "sinks", "position"), [(None, 0, 4), (3, 0, 4), (3, 2, 4), (1, 0, 0), (2, 1, -2), (9, 9, 2)]
 )
@@ -127,7 +52,19 @@ def test_against_loops(window: int | None, sinks: int, position: int, hq: int, h
         {"bias": bias},
         {"mask": mask},
         {"null_logit": null},
+        {"temperature": 0.3},
+        {"alibi": null},
+        {"window_right": 2},
+        {"ranges": [(1, 3), (2, 4), (6, 9)]},
         {"softcap": 2.0, "bias": bias, "mask": mask, "null_logit": null},
+        {
+            "softcap": 2.0,
+            "temperature": 3.0,
+            "bias": bias,
+            "alibi": null,
+            "ranges": [(0, 6)],
+            "window_right": 1,
+        },
     ):
         got = reference.attend(q, k, v, scale=0.7, **shape, **extra)
         want = looped(q, k, v, scale=0.7, **shape, **extra)
@@ -145,6 +82,16 @@ def test_query_head_reads_its_kv_head(group: int, kv_heads: int) -> None:
         np.testing.assert_allclose(out[:, head], 10.0 + head // group)
 
 
+@pytest.mark.parametrize("ranges", [None, [], [(0, 7)], [(2, 2), (3, 5), (4, 6)]])
+def test_without_order_against_loops(ranges: list[tuple[int, int]] | None) -> None:
+    q, k, v = draw(3, 7, 4, 2, dk=5, dv=2)
+    options: dict[str, Any] = {"position": 1, "causal": False, "ranges": ranges, "alibi": [0.5, -0.25, 0, 2]}
+    got, got_lse = reference.attend(q, k, v, scale=0.7, **options)
+    want, want_lse = looped(q, k, v, scale=0.7, **options)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(got_lse, want_lse, rtol=0, atol=1e-13)
+
+
 def test_keys_by_position() -> None:
     """A ring that dropped tokens gives what the whole sequence gives, once the window hides them."""
     q, k, v = draw(2, 20, 2, 1, dk=4, dv=4)
@@ -158,6 +105,60 @@ def test_keys_by_position() -> None:
 def test_default_position_is_the_last_rows() -> None:
     q, k, v = draw(3, 8, 1, 1, dk=4, dv=4)
     np.testing.assert_array_equal(reference.attend(q, k, v)[0], reference.attend(q, k, v, position=5)[0])
+
+
+def test_order_of_the_stages() -> None:
+    """Scale and temperature, softcap, bias, masks, softmax: worked by hand on one pair of numbers."""
+    q, k = np.array([[[3.0]]]), np.array([[[2.0]], [[4.0]], [[5.0]]])
+    stages = reference.explain(
+        q, k, scale=0.5, temperature=2.0, softcap=1.5, bias=[10.0, 20.0, 30.0], mask=[True, True, False]
+    )
+    np.testing.assert_allclose(stages.raw[0, 0], [1.5, 3.0, 3.75])
+    np.testing.assert_allclose(stages.capped[0, 0], [1.5 * math.tanh(s) for s in (1, 2, 2.5)])
+    np.testing.assert_allclose(
+        stages.masked[0, 0], [10 + 1.5 * math.tanh(1), 20 + 1.5 * math.tanh(2), -np.inf]
+    )
+    e = np.exp(stages.masked[0, 0])
+    np.testing.assert_allclose(stages.weights[0, 0], e / e.sum())
+    assert stages.lse[0, 0] == pytest.approx(math.log(e.sum()))
+    np.testing.assert_array_equal(reference.scores(q, k, scale=0.5, temperature=2.0), stages.raw)
+    np.testing.assert_array_equal(
+        reference.scores(q, k, scale=0.5, temperature=2.0, softcap=1.5), stages.capped
+    )
+
+
+def test_stages_are_what_attend_uses() -> None:
+    q, k, v = draw(3, 6, 4, 2, dk=3, dv=5)
+    options: dict[str, Any] = {
+        "window": 3,
+        "sinks": 1,
+        "alibi": [0.1, 0.2, 0.3, 0.4],
+        "null_logit": [0, 1, 2, 3],
+    }
+    stages = reference.explain(q, k, **options)
+    out, lse = reference.attend(q, k, v, **options)
+    np.testing.assert_array_equal(reference.weighted_sum(stages.weights, v), out)
+    np.testing.assert_array_equal(stages.lse, lse)
+    np.testing.assert_array_equal(reference.weights(q, k, **options), stages.weights)
+    np.testing.assert_array_equal(stages.weights, weights_of(q, k, **options).transpose(1, 0, 2))
+    np.testing.assert_allclose(stages.weights.sum(axis=-1).T, 1 - stages.null_weight, rtol=1e-13)
+    assert list(stages.positions) == [3, 4, 5]
+    assert list(stages.key_positions) == [0, 1, 2, 3, 4, 5]
+
+
+def test_temperature_is_a_smaller_scale() -> None:
+    q, k, v = draw(2, 6, 2, 1, dk=4, dv=4)
+    cool, cool_lse = reference.attend(q, k, v, scale=0.5, temperature=0.25)
+    same, same_lse = reference.attend(q, k, v, scale=2.0)
+    np.testing.assert_array_equal(cool, same)
+    np.testing.assert_array_equal(cool_lse, same_lse)
+
+
+def test_softcap_holds_scores_and_leaves_small_ones() -> None:
+    q, k, _ = draw(2, 6, 2, 1, dk=4, dv=1)
+    assert np.abs(reference.scores(q, k, scale=1e3, softcap=5.0)).max() <= 5.0
+    small = reference.scores(q, k, scale=1e-3)
+    np.testing.assert_allclose(reference.scores(q, k, scale=1e-3, softcap=5.0), small, rtol=1e-5)
 
 
 def test_rows_that_see_nothing() -> None:
@@ -174,6 +175,14 @@ def test_rows_that_see_nothing() -> None:
     assert out.shape == (4, 2, 3)
     assert not out.any()
     assert np.isneginf(lse).all()
+
+
+def test_a_row_that_sees_nothing_leaves_all_to_the_null_logit() -> None:
+    q, k, _ = draw(1, 2, 2, 1, dk=3, dv=1)
+    hidden = {"mask": np.zeros((1, 2), bool)}
+    np.testing.assert_array_equal(reference.explain(q, k, **hidden).null_weight, [[0, 0]])
+    np.testing.assert_array_equal(reference.explain(q, k, null_logit=[-3, 5], **hidden).null_weight, [[1, 1]])
+    np.testing.assert_array_equal(reference.explain(q, k, null_logit=[-np.inf, 5]).null_weight[0, 0], 0)
 
 
 def test_null_logit_takes_weight_and_leaves_lse() -> None:
@@ -205,6 +214,10 @@ def test_invariants(m: int, dim: int, spread: float, seed: int) -> None:
     assert (out <= v.max(axis=0) + 1e-12).all()
     assert (out >= v.min(axis=0) - 1e-12).all()
     assert (np.linalg.norm(out, axis=-1) <= np.linalg.norm(v, axis=-1).max() + 1e-12).all()
+    heads, _ = reference.attend(q * spread, k, v, causal=False, null_logit=[0.5, 1.5])
+    low, high = np.minimum(v.min(axis=0), 0), np.maximum(v.max(axis=0), 0)
+    assert (heads <= high + 1e-12).all(), "beside a null logit the hull includes zero"
+    assert (heads >= low - 1e-12).all()
     moved, moved_lse = reference.attend(q * spread, k, v, causal=False, bias=np.full((2, m), 7.25))
     np.testing.assert_allclose(moved, out, atol=1e-12)
     np.testing.assert_allclose(moved_lse, lse + 7.25, atol=1e-12)
@@ -217,48 +230,5 @@ def test_limits_are_the_hard_lookup_and_the_mean() -> None:
     mean, lse = reference.attend(q, k, v, scale=0.0)
     np.testing.assert_allclose(mean[0, 0], v.mean(axis=(0, 1)), atol=1e-12)
     assert lse[0, 0] == pytest.approx(math.log(9))
-
-
-def scale_by_hand(largest: float) -> Fraction:
-    """The smallest fraction with 8 significant bits that is at least largest / 127, found by counting."""
-    wanted = max(Fraction(largest) / 127, Fraction(2) ** -110)
-    exponent = -110
-    while Fraction(2) ** (exponent + 1) <= wanted:
-        exponent += 1
-    step = Fraction(2) ** (exponent - 7)
-    return math.ceil(wanted / step) * step
-
-
-@repeatable
-@given(st.lists(st.floats(-(2.0**49), 2.0**49, width=32), min_size=1, max_size=9))
-def test_int8_rows(row: list[float]) -> None:
-    codes, scales = reference.quantise_rows(np.array(row, np.float32)[None, None])
-    scale = scale_by_hand(max(abs(x) for x in row))
-    assert Fraction(float(scales[0, 0])) == scale
-    for x, code in zip(row, codes[0, 0], strict=True):
-        assert int(code) == round(Fraction(x) / scale)  # Fraction rounds half to even
-        assert abs(int(code)) <= 127
-    bits = scales.view(np.uint32)
-    assert not (bits & 0xFFFF).any(), "a bfloat16 has no lower half"
-
-
-@pytest.mark.parametrize("largest", [0.0, 1e-45, 1e-38, 1e-30, 1.0, 127.0, 128.0, 6e4, 1e15])
-def test_int8_corners(largest: float) -> None:
-    x = np.array([largest, -largest, largest / 2, 0.0], np.float32).reshape(1, 1, 4)
-    codes, scales = reference.quantise_rows(x)
-    back = reference.dequantise(codes, scales)
-    assert scales[0, 0] >= 2.0**-110
-    assert codes.min() >= -127
-    assert codes[0, 0, 0] == -codes[0, 0, 1]
-    assert np.abs(back - x).max() <= scales[0, 0] / 2
-    np.testing.assert_array_equal(back, back.astype(np.float32).astype(np.float64))
-
-
-def test_int8_scale_is_one_per_token_and_head() -> None:
-    x = np.array([[[1, 2], [30, 40]], [[500, 600], [7000, 8000]]], np.float32)
-    codes, scales = reference.quantise_rows(x)
-    assert codes.shape == (2, 2, 2)
-    assert codes.dtype == np.int8
-    assert scales.shape == (2, 2)
-    np.testing.assert_array_equal(scales, [[0.015869140625, 0.31640625], [4.75, 63.0]])
-    assert reference.quantise_rows(np.zeros((0, 2, 3)))[0].shape == (0, 2, 3)
+    warm, _ = reference.attend(q, k, v, temperature=1e12)
+    np.testing.assert_allclose(warm, mean, atol=1e-10)
