@@ -1,8 +1,9 @@
 """Rotary position (arXiv 2104.09864): pairs of a head's elements turned by position times frequency.
 
 Angles are float64. Their error is that of one product, at most ``position * frequency * 2**-53``: 1e-7 at
-position 1e9 for the fastest pair, 0.03 at 2**48. Cosine and sine reduce the angle exactly, so an explicit
-reduction modulo 2π would only add the error of π. The turn is float64 too and rounded once, to float32.
+position 1e9 for the fastest pair, 0.03 at 2**48. (The rounding of a frequency is the same at every position
+and moves nothing.) Cosine and sine reduce the angle exactly; an explicit reduction modulo 2π would only add
+the error of π. The turn is float64 too and rounded once, to float32.
 """
 
 from __future__ import annotations
