@@ -50,7 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.batch": tuple(
         f"{_DECODER}.{name}" for name in ("errors", "arrays", "call", "session", "kernels")
     ),
-    f"{_DECODER}.lm": (_ERRORS, _SPEC, f"{_DECODER}.lm"),
+    f"{_DECODER}.lm": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", f"{_DECODER}.lm"),
     "rondel.v1": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", "rondel.v1"),
     "rondel.server": ("rondel.v1", _DECODER, "rondel.server"),
     "rondel.client": ("rondel.v1", _ERRORS, _SPEC, "rondel.client"),
