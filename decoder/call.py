@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rondel.decoder.arrays import Floats, check_array, empty_results
 from rondel.decoder.cache.ring import GroupRings
@@ -26,23 +27,22 @@ class QueryRows:
     def at(cls, group: LayerGroup, first: int, q: Floats) -> Self:
         """Rows that stand at positions from ``first`` on, turned."""
         rows = cls(q, *empty_results(group, len(q)))
-        rows.rotate(group, first)
+        if group.rope is not None:
+            positions = _positions(first, len(q))
+            rows.turned(group.rope.rotate(q, positions), group, positions)
         return rows
 
-    def rotate(self, group: LayerGroup, first: int) -> None:
-        """Turn the rows to positions from ``first`` on, if the group has a rope. Once only.
+    def turned(self, q: Floats, group: LayerGroup, positions: NDArray[np.int64]) -> None:
+        """Take the turned rows in place of the ones that came.
 
         Once a row's window has left the sinks behind they are scored as if they lay right before it
         (arXiv 2309.17453): by a second query at position S + W - 1. Their stored keys stay.
         """
-        if group.rope is None:
-            return
-        positions = first + np.arange(len(self.q), dtype=np.int64)
-        if group.sinks and group.window is not None:
+        if group.rope is not None and group.sinks and group.window is not None and len(positions):
             last = group.sinks + group.window - 1
-            if len(positions) and positions[-1] > last:
+            if positions[-1] > last:
                 self.q_sinks = group.rope.rotate(self.q, np.minimum(positions, last))
-        self.q = group.rope.rotate(self.q, positions)
+        self.q = q
 
     def part(self, rows: slice) -> QueryRows:
         """Some of the rows."""
@@ -73,8 +73,18 @@ class LayerCall:
 
     def rotate(self, first: int) -> None:
         """Turn keys and queries to positions from ``first`` on, if the group has a rope. Once only."""
-        group = self.rings.group
-        if group.rope is not None:
-            self.k = group.rope.rotate(self.k, first + np.arange(len(self.k), dtype=np.int64))
+        group, end = self.rings.group, self.rings.group.kv_heads
+        if group.rope is None:
+            return
+        positions = _positions(first, len(self.k))
+        # Together: at one token the time is in the number of NumPy's calls, and no part is copied below.
+        stacked = [self.k, *(rows.q for rows in self.asked)]
+        turned = group.rope.rotate(np.concatenate(stacked, axis=1) if self.asked else self.k, positions)
+        self.k = np.ascontiguousarray(turned[:, :end])
         for rows in self.asked:
-            rows.rotate(group, first)
+            start, end = end, end + group.query_heads
+            rows.turned(np.ascontiguousarray(turned[:, start:end]), group, positions)
+
+
+def _positions(first: int, count: int) -> NDArray[np.int64]:
+    return np.arange(first, first + count, dtype=np.int64)

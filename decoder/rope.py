@@ -26,8 +26,8 @@ MAX_THETA: Final = 1e12
 LEAST_THETA: Final = 1.001
 """YaRN divides by its logarithm."""
 
-_BLOCK: Final = 256
-"""Tokens turned at once: the float64 intermediates of a long prompt stay small, and in the cache."""
+_BLOCK: Final = 16
+"""Tokens turned at once: the float64 intermediates stay in the cache (half the time of 256 at 40 × 128)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,8 @@ class Rope:
             else (slice(0, dim // 2), slice(dim // 2, dim))
         )
         turned = np.empty(x.shape, np.float32)
-        turned[..., dim:] = x[..., dim:]
+        if dim < x.shape[-1]:
+            turned[..., dim:] = x[..., dim:]
         for start in range(0, len(positions), _BLOCK):
             rows = slice(start, start + _BLOCK)
             angles = positions[rows, None, None] * frequencies
