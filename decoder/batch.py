@@ -65,12 +65,12 @@ def _begin(
     session = step.session
     turns.enter_context(session._turn)
     call = session._step_call(step.layer, step.q, step.k, step.v)
-    ((q, out, lse),) = call.asked
+    (rows,) = call.asked
     parts = list(session._parts([call]))
     if len(parts) > 1:  # a one-layer stream that wraps within the step
         session._apply([call])
     else:
         first = session._place(call, slice(0, len(call.k)))
-        queries[session._kernels].append(session._query(call.rings, call.layer, first, q, out, lse))
+        queries[session._kernels].append(session._query(call.rings, call.layer, first, rows))
         begun.append((session, call, first + len(call.k)))
-    return StepResult(out, lse)
+    return StepResult(rows.out, rows.lse)

@@ -22,7 +22,7 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.cache.ring import GroupRings
-from rondel.decoder.call import LayerCall
+from rondel.decoder.call import LayerCall, QueryRows
 from rondel.decoder.spec import StreamSpec, integer
 from rondel.decoder.stats import SessionStats, stats_of
 from rondel.decoder.turn import Turn
@@ -143,9 +143,9 @@ class DecoderSession:
             q = check_queries(rings.group, q, None, self._kernels)
             first = self._extent.layer_length(layer) - len(q) if position is None else position
             self._extent.check_window(layer, first, len(q))
-            out, lse = empty_results(rings.group, len(q))
-            self._kernels.attend([self._query(rings, layer, first, q, out, lse)])
-        return (out, lse) if return_lse else out
+            rows = QueryRows.at(rings.group, first, q)
+            self._kernels.attend([self._query(rings, layer, first, rows)])
+        return (rows.out, rows.lse) if return_lse else rows.out
 
     @overload
     def step(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats: ...
@@ -160,8 +160,8 @@ class DecoderSession:
         with self._turn:
             call = self._step_call(layer, q, k, v)
             self._apply([call])
-        ((_, out, lse),) = call.asked
-        return (out, lse) if return_lse else out
+        (rows,) = call.asked
+        return (rows.out, rows.lse) if return_lse else rows.out
 
     # --- all layers -----------------------------------------------------------------------------------
 
@@ -209,11 +209,12 @@ class DecoderSession:
         with self._turn:
             call = self._check_tokens(layer, k, v)
             self._extent.check_stored(layer, position, len(call.k))
+            call.rotate(position)
             table = call.rings.table(layer)
             return self._kernels.same(call.rings.words, self._arena.base, table, position, call.k, call.v)
 
     def read(self, layer: int, start: int, stop: int) -> tuple[Floats, Floats]:
-        """Stored tokens start to stop - 1 as float32, dequantised: k [n, Hkv, Dk], v [n, Hkv, Dv].
+        """Stored tokens start to stop - 1 as float32, dequantised: k [n, Hkv, Dk] (turned), v [n, Hkv, Dv].
 
         Raises:
             SequenceGap: the layer does not hold all these positions.
@@ -269,15 +270,16 @@ class DecoderSession:
         for part in self._parts(calls):
             for call in calls:
                 first = self._place(call, part)
-                for q, out, lse in call.asked:
-                    results = out[part], lse[part]
-                    self._kernels.attend([self._query(call.rings, call.layer, first, q[part], *results)])
+                for rows in call.asked:
+                    self._kernels.attend([self._query(call.rings, call.layer, first, rows.part(part))])
                 self._extent.advance(call.layer, first + part.stop - part.start)
 
     def _parts(self, calls: Sequence[LayerCall]) -> Iterator[slice]:
-        """The pieces in which checked calls are carried out. Raises what ``check_append`` raises."""
+        """Turns checked calls; the pieces to carry them out in. Raises what ``check_append`` raises."""
         tokens = len(calls[0].k)
-        self._extent.check_append([call.layer for call in calls], tokens)
+        first = self._extent.check_append([call.layer for call in calls], tokens)
+        for call in calls:
+            call.rotate(first)
         # Layers that are all of the stream's advance piece by piece.
         return self.chunks(tokens) if len(calls) == self.spec.layers else iter([slice(0, tokens)])
 
@@ -293,8 +295,6 @@ class DecoderSession:
         self._kernels.place(words, self._arena.base, table, first, call.k[part], call.v[part])
         return first
 
-    def _query(
-        self, rings: GroupRings, layer: int, first: int, q: Floats, out: Floats, lse: Floats
-    ) -> kernels.Query:
-        scale = rings.group.score_scale
-        return rings.words, self._arena.base, rings.table(layer), first, scale, q, out, lse
+    def _query(self, rings: GroupRings, layer: int, first: int, rows: QueryRows) -> kernels.Query:
+        words, table, scale = rings.words, rings.table(layer), rings.group.score_scale
+        return words, self._arena.base, table, first, scale, rows.q, rows.out, rows.lse

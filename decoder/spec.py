@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, SupportsIndex
 
+from rondel.decoder.checks import real, whole
 from rondel.decoder.errors import InvalidLayer, InvalidRequest, InvalidSpec
+from rondel.decoder.rope import MAX_DIM as MAX_DIM  # its limit is one of the limits here
+from rondel.decoder.rope import Rope
 
 PAGE_SLOTS: Final = 128
 """Token slots in a ring page."""
@@ -25,7 +28,6 @@ MAX_MAGNITUDE: Final = 1e15
 
 MAX_LAYERS: Final = 1024
 MAX_HEADS: Final = 1024
-MAX_DIM: Final = 1024
 MAX_SINKS: Final = PAGE_SLOTS
 """The sink page is one page at most, so that a page of int8 weights cannot overflow an int32 sum."""
 MAX_WINDOW: Final = 1 << 24
@@ -33,12 +35,6 @@ MAX_RESERVE: Final = 1 << 20
 MAX_LENGTH: Final = 1 << 48
 """Positions are int64 everywhere; this bound keeps every sum of a few of them far from overflow."""
 MAX_SCALE: Final = 1e4
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidSpec(f"{name} must be an integer from {low} to {high}, got {value!r}", field=name)
-    return value
 
 
 def integer(name: str, value: object, *, least: int | None = None) -> int:
@@ -78,6 +74,8 @@ class LayerGroup:
     storage: str = "int8"
     scale: float | None = None
     """Multiplier of q·k; None = 1/√key_dim."""
+    rope: Rope | None = None
+    """Keys and queries are turned by their positions; None = as they come. A dim of None becomes key_dim."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, tuple | list | range):
@@ -87,18 +85,18 @@ class LayerGroup:
         if not layers:
             raise InvalidSpec("a layer group needs at least one layer, got none", field="layers")
         for layer in layers:
-            _whole("layers", layer, 0, MAX_LAYERS - 1)
+            whole("layers", layer, 0, MAX_LAYERS - 1)
         if list(layers) != sorted(set(layers)):
             raise InvalidSpec(f"layers must ascend without repeats, got {layers}", field="layers")
-        _whole("query_heads", self.query_heads, 1, MAX_HEADS)
-        _whole("kv_heads", self.kv_heads, 1, MAX_HEADS)
+        whole("query_heads", self.query_heads, 1, MAX_HEADS)
+        whole("kv_heads", self.kv_heads, 1, MAX_HEADS)
         if self.query_heads % self.kv_heads:
             raise InvalidSpec(
                 f"query_heads must be a multiple of kv_heads, got {self.query_heads} and {self.kv_heads}",
                 field="query_heads",
             )
-        _whole("key_dim", self.key_dim, 1, MAX_DIM)
-        _whole("value_dim", self.value_dim, 1, MAX_DIM)
+        whole("key_dim", self.key_dim, 1, MAX_DIM)
+        whole("value_dim", self.value_dim, 1, MAX_DIM)
         if self.storage not in STORAGE_TYPES:
             raise InvalidSpec(
                 f"storage must be one of {', '.join(STORAGE_TYPES)}, got {self.storage!r}", field="storage"
@@ -112,16 +110,15 @@ class LayerGroup:
                         field=name,
                     )
         else:
-            _whole("window", self.window, 1, MAX_WINDOW)
-            _whole("sinks", self.sinks, 0, MAX_SINKS)
-            _whole("reserve", self.reserve, 0, MAX_RESERVE)
-        if self.scale is not None and not (
-            isinstance(self.scale, int | float)
-            and not isinstance(self.scale, bool)
-            and math.isfinite(self.scale)
-            and 0.0 < self.scale <= MAX_SCALE
-        ):
-            raise InvalidSpec(f"scale must be in (0, {MAX_SCALE:g}], got {self.scale!r}", field="scale")
+            whole("window", self.window, 1, MAX_WINDOW)
+            whole("sinks", self.sinks, 0, MAX_SINKS)
+            whole("reserve", self.reserve, 0, MAX_RESERVE)
+        if self.scale is not None:
+            real("scale", self.scale, 0.0, MAX_SCALE, above=True)
+        if self.rope is not None:
+            if not isinstance(self.rope, Rope):
+                raise InvalidSpec(f"rope must be a Rope or None, got {self.rope!r}", field="rope")
+            object.__setattr__(self, "rope", self.rope.of_head(self.key_dim))
 
     @property
     def group_size(self) -> int:
@@ -173,7 +170,7 @@ class StreamSpec:
         if not groups:
             raise InvalidSpec("a stream needs at least one layer group, got none", field="groups")
         if self.max_length is not None:
-            _whole("max_length", self.max_length, 1, MAX_LENGTH)
+            whole("max_length", self.max_length, 1, MAX_LENGTH)
         elif any(group.window is None for group in groups):
             raise InvalidSpec("max_length is needed when a layer group has no window", field="max_length")
         owners = {layer: index for index, group in enumerate(groups) for layer in group.layers}
@@ -200,10 +197,11 @@ class StreamSpec:
         reserve: int = 0,
         storage: str = "int8",
         scale: float | None = None,
+        rope: Rope | None = None,
         max_length: int | None = None,
     ) -> StreamSpec:
         """A stream whose layers are all alike; ``value_dim`` defaults to ``head_dim``."""
-        _whole("layers", layers, 1, MAX_LAYERS)
+        whole("layers", layers, 1, MAX_LAYERS)
         group = LayerGroup(
             layers=tuple(range(layers)),
             query_heads=query_heads,
@@ -215,6 +213,7 @@ class StreamSpec:
             reserve=reserve,
             storage=storage,
             scale=scale,
+            rope=rope,
         )
         return cls(groups=(group,), max_length=max_length)
 

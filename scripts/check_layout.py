@@ -22,19 +22,24 @@ ROOMS = {
 _DECODER = "rondel.decoder"
 _ERRORS = f"{_DECODER}.errors"
 _SPEC = f"{_DECODER}.spec"
+_ROPE = f"{_DECODER}.rope"
 
 # Module (the longest prefix that fits rules) -> what of ours it may import, by prefix.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "rondel": ("rondel.decoder", "rondel.client"),
     _DECODER: (_DECODER,),
     _ERRORS: (),
-    _SPEC: (_ERRORS,),
+    f"{_DECODER}.checks": (_ERRORS,),
+    f"{_DECODER}.rope_scaling": (_ERRORS, f"{_DECODER}.checks"),
+    f"{_DECODER}.rope_config": (_ERRORS, f"{_DECODER}.checks", f"{_DECODER}.rope_scaling"),
+    _ROPE: (_ERRORS, *(f"{_DECODER}.{name}" for name in ("checks", "rope_scaling", "rope_config"))),
+    _SPEC: (_ERRORS, f"{_DECODER}.checks", _ROPE),
     f"{_DECODER}.reference": (_ERRORS, f"{_DECODER}.reference"),
     f"{_DECODER}.kernels": (_ERRORS, f"{_DECODER}.kernels"),
     f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),
     f"{_DECODER}.stats": (f"{_DECODER}.cache",),
-    f"{_DECODER}.call": (f"{_DECODER}.arrays", f"{_DECODER}.cache", f"{_DECODER}.kernels"),
+    f"{_DECODER}.call": (_SPEC, f"{_DECODER}.arrays", f"{_DECODER}.cache", f"{_DECODER}.kernels"),
     f"{_DECODER}.machine": (),
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
@@ -45,8 +50,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.batch": tuple(
         f"{_DECODER}.{name}" for name in ("errors", "arrays", "call", "session", "kernels")
     ),
-    f"{_DECODER}.lm": (_ERRORS, _SPEC, f"{_DECODER}.lm"),
-    "rondel.v1": (_ERRORS, _SPEC, "rondel.v1"),
+    f"{_DECODER}.lm": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", f"{_DECODER}.lm"),
+    "rondel.v1": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", "rondel.v1"),
     "rondel.server": ("rondel.v1", _DECODER, "rondel.server"),
     "rondel.client": ("rondel.v1", _ERRORS, _SPEC, "rondel.client"),
     "rondel.client.cli": ("rondel",),

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.lm.chat import MAX_MESSAGES
 from rondel.decoder.lm.stops import MAX_STOPS
-from rondel.decoder.spec import MAX_LAYERS
+from rondel.decoder.spec import MAX_DIM, MAX_LAYERS
 from rondel.v1.wire import MAX_AXES
 
 KIB: Final = 1 << 10
@@ -29,6 +29,7 @@ FIELDS: Final[Mapping[str, int | str]] = {
     "rondel.v1.CloseStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.StreamSpec.groups": MAX_LAYERS,
     "rondel.v1.LayerGroup.layers": MAX_LAYERS,
+    "rondel.v1.DivisorScaling.divisors": MAX_DIM // 2,
     "rondel.v1.StepRequest.items": "max_step_items",
     "rondel.v1.Tensor.shape": MAX_AXES,
     "rondel.v1.Tensor.data": BY_MESSAGE,

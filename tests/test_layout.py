@@ -17,6 +17,7 @@ PUBLIC = [
     "GenerationClient",
     "LayerGroup",
     "RondelError",
+    "Rope",
     "Stream",
     "StreamSpec",
     "__version__",

@@ -10,11 +10,17 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from rondel.decoder.errors import CorruptModel, UnsupportedModel
+import numpy as np
+
+from rondel.decoder.errors import CorruptModel, InvalidSpec, UnsupportedModel
 from rondel.decoder.lm.gguf_file import GgufFile
+from rondel.decoder.rope import Rope
+from rondel.decoder.rope_scaling import DivisorScaling, LinearScaling, Scaling, YarnScaling
 from rondel.decoder.spec import MAX_DIM, MAX_HEADS, MAX_LAYERS
 
 ARCHITECTURE: Final = "llama"
+ROPE_FACTORS: Final = "rope_freqs.weight"
+"""A tensor [rope dim / 2] of divisors of the frequencies (Llama 3); most files have none."""
 
 _READ: Final = frozenset(
     {
@@ -32,11 +38,10 @@ _READ: Final = frozenset(
         "rope.freq_base",
         "rope.scaling.type",
         "rope.scaling.factor",
+        "rope.scaling.original_context_length",
     }
 )
-_HARMLESS: Final = frozenset(
-    {"tensor_data_layout", "rope.scaling.finetuned", "rope.scaling.original_context_length"}
-)
+_HARMLESS: Final = frozenset({"tensor_data_layout", "rope.scaling.finetuned"})
 _ONLY: Final[dict[str, bool | int | float]] = {
     "attention.causal": True,
     "attention.sliding_window": 0,
@@ -68,11 +73,9 @@ class ModelConfig:
     context_length: int
     """Positions that the model was trained for; no prompt goes beyond."""
     norm_eps: float
-    rope_base: float
-    rope_dim: int
-    """Leading elements of each head that are rotated; even, at most head_dim."""
-    rope_factor: float
-    """Linear scaling: angles are divided by it. 1 = none."""
+    rope: Rope
+    """Interleaved, whatever the form of the model's first implementation: the converter to GGUF permutes the
+    rows of q and k."""
     tied_output: bool
     """Whether the token embedding is the output matrix as well."""
 
@@ -106,9 +109,7 @@ class ModelConfig:
             vocab=len(file.values("tokenizer.ggml.tokens", str)),
             context_length=whole("context_length", high=1 << 31),
             norm_eps=_positive(file, "attention.layer_norm_rms_epsilon"),
-            rope_base=_positive(file, "rope.freq_base", 10_000.0),
-            rope_dim=whole("rope.dimension_count", default=head_dim, high=head_dim),
-            rope_factor=_rope_factor(file),
+            rope=_rope(file, whole, head_dim),
             tied_output="output.weight" not in file.tensor_names,
         )
         if query_heads % config.kv_heads:
@@ -116,8 +117,6 @@ class ModelConfig:
                 f"{file.path}: head_count must be a multiple of head_count_kv, "
                 f"got {query_heads} and {config.kv_heads}"
             )
-        if config.rope_dim % 2:
-            raise CorruptModel(f"{file.path}: rope.dimension_count must be even, got {config.rope_dim}")
         vocab = whole("vocab_size", default=config.vocab, high=1 << 31)
         if vocab != config.vocab:
             raise CorruptModel(f"{file.path}: vocab_size is {vocab}, but there are {config.vocab} tokens")
@@ -146,13 +145,32 @@ def _positive(file: GgufFile, key: str, default: float | None = None) -> float:
     return got
 
 
-def _rope_factor(file: GgufFile) -> float:
+def _rope(file: GgufFile, whole: _Whole, head_dim: int) -> Rope:
+    dim = whole("rope.dimension_count", default=head_dim, high=head_dim)
+    if dim % 2:
+        raise CorruptModel(f"{file.path}: rope.dimension_count must be even, got {dim}")
+    theta = _positive(file, "rope.freq_base", 10_000.0)
+    try:
+        return Rope(theta=theta, dim=dim, interleaved=True, scaling=_rope_scaling(file, whole, dim))
+    except InvalidSpec as error:
+        raise UnsupportedModel(f"{file.path}: rotary embedding: {error.message}") from error
+
+
+def _rope_scaling(file: GgufFile, whole: _Whole, dim: int) -> Scaling | None:
     kind = file.value(f"{ARCHITECTURE}.rope.scaling.type", str, "none")
-    if kind == "none":
-        return 1.0
-    if kind == "linear":
-        return _positive(file, "rope.scaling.factor")
-    raise UnsupportedModel(f"{file.path}: got rope scaling {kind!r}, expected none or linear")
+    if kind not in ("none", "linear", "yarn"):
+        raise UnsupportedModel(f"{file.path}: got rope scaling {kind!r}, expected none, linear or yarn")
+    factor = 1.0 if kind == "none" else _positive(file, "rope.scaling.factor")
+    divided = ROPE_FACTORS in file.tensor_names
+    if kind == "yarn":
+        if divided:
+            raise UnsupportedModel(f"{file.path}: tensor {ROPE_FACTORS!r} and yarn do not go together")
+        return YarnScaling(factor, whole("rope.scaling.original_context_length", high=1 << 31))
+    if not divided:
+        return None if kind == "none" else LinearScaling(factor)
+    file.check(ROPE_FACTORS, (dim // 2,))
+    divisors = file.tensor(ROPE_FACTORS, (dim // 2,)).astype(np.float64) * factor
+    return DivisorScaling(tuple(divisors.tolist()))
 
 
 def _refuse_unknown(file: GgufFile) -> None:

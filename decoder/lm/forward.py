@@ -1,6 +1,6 @@
 """The forward pass: everything but attention, in NumPy float32.
 
-One block: RMSNorm, q k v, rotary, attention (by the stream), output, RMSNorm, SwiGLU.
+One block: RMSNorm, q k v, rotary and attention (both by the stream), output, RMSNorm, SwiGLU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 from rondel.decoder.errors import InvalidRequest, InvalidSpec, LengthExceeded, RondelError
 from rondel.decoder.lm.config import ModelConfig
 from rondel.decoder.lm.gguf_file import GgufFile
-from rondel.decoder.lm.rotary import Rotary
 from rondel.decoder.lm.stream import AttentionStream
 from rondel.decoder.lm.tokenizer import Tokenizer
 from rondel.decoder.lm.weights import Array, LayerWeights, Progress, Weights
@@ -34,9 +33,6 @@ class LanguageModel:
         self.config = config
         self.tokenizer = tokenizer
         self._weights = weights
-        self._rotary = Rotary(
-            config.rope_base, config.rope_dim, factor=config.rope_factor, factors=weights.rope_factors
-        )
 
     @classmethod
     def load(
@@ -104,6 +100,7 @@ class LanguageModel:
             sinks=sinks,
             reserve=reserve,
             storage=storage,
+            rope=c.rope,
             max_length=c.context_length if max_length is None else max_length,
         )
 
@@ -185,11 +182,10 @@ class LanguageModel:
     def _chunk(self, ids: NDArray[np.int64], stream: AttentionStream) -> Array:
         """The hidden state of the chunk's last token, [d_model]."""
         start = stream.length
-        phases = self._rotary.phases(start, len(ids))
         x = self._weights.embedding[ids]  # [n, d_model]
         try:
             for number, layer in enumerate(self._weights.layers):
-                x += self._attention(number, layer, x, phases, stream)
+                x += self._attention(number, layer, x, stream)
                 x += self._ffn(layer, x)
         except BaseException as error:
             # Layers that already have the chunk must not be ahead of the others when the next one comes.
@@ -201,21 +197,14 @@ class LanguageModel:
         last: Array = x[-1]
         return last
 
-    def _attention(
-        self,
-        number: int,
-        layer: LayerWeights,
-        x: Array,
-        phases: NDArray[np.complex64],
-        stream: AttentionStream,
-    ) -> Array:
+    def _attention(self, number: int, layer: LayerWeights, x: Array, stream: AttentionStream) -> Array:
         c, n = self.config, len(x)
         joined = rms_norm(x, layer.attention_norm, c.norm_eps) @ layer.qkv.T
         q, k, v = np.split(joined, np.cumsum([c.query_heads * c.head_dim, c.kv_heads * c.head_dim]), axis=1)
         out = stream.step(
             number,
-            self._rotary.turn(q.reshape(n, c.query_heads, c.head_dim), phases),
-            self._rotary.turn(k.reshape(n, c.kv_heads, c.head_dim), phases),
+            np.ascontiguousarray(q).reshape(n, c.query_heads, c.head_dim),
+            np.ascontiguousarray(k).reshape(n, c.kv_heads, c.head_dim),
             np.ascontiguousarray(v).reshape(n, c.kv_heads, c.value_dim),
         )
         mixed: Array = out.reshape(n, -1) @ layer.attention_output.T
@@ -243,5 +232,5 @@ def silu(x: Array) -> Array:
 
 
 def _shape(group: object) -> tuple[object, ...]:
-    names = ("query_heads", "kv_heads", "key_dim", "value_dim", "score_scale")
+    names = ("query_heads", "kv_heads", "key_dim", "value_dim", "score_scale", "rope")
     return tuple(getattr(group, name) for name in names)

@@ -29,6 +29,8 @@ class AttentionStream(Protocol):
     ) -> NDArray[np.float32]:
         """Append k [n, Hkv, Dk] and v [n, Hkv, Dv], then attend with q [n, Hq, Dk] at those positions.
 
+        The stream turns k and q as its layer group's rope says.
+
         Returns [n, Hq, Dv] float32. A failed call changes nothing.
         """
         ...

@@ -9,20 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.errors import BudgetExceeded, UnsupportedModel
-from rondel.decoder.lm.config import ModelConfig
+from rondel.decoder.lm.config import ROPE_FACTORS, ModelConfig
 from rondel.decoder.lm.gguf_file import GgufFile
 
 Array = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 """Called as ``progress(done, total)`` with the numbers of layers."""
-
-ROPE_FACTORS: Final = "rope_freqs.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +42,6 @@ class Weights:
     layers: tuple[LayerWeights, ...]
     output_norm: Array  # [d_model]
     output: Array  # [vocab, d_model]; the same array as embedding when the two are tied
-    rope_factors: Array | None  # [rope_dim / 2] divisors of the angles (Llama 3), or None
 
     @classmethod
     def read(cls, file: GgufFile, config: ModelConfig, *, progress: Progress | None = None) -> Weights:
@@ -57,11 +53,9 @@ class Weights:
             BudgetExceeded: the weights are larger than this machine's memory.
         """
         shapes = dict(_shapes(config))
-        if ROPE_FACTORS in file.tensor_names:
-            shapes[ROPE_FACTORS] = (config.rope_dim // 2,)
         for name, shape in shapes.items():
             file.check(name, shape)
-        strange = sorted(file.tensor_names - set(shapes))
+        strange = sorted(file.tensor_names - {*shapes, ROPE_FACTORS})
         if strange:
             # A bias or an expert that is left out gives fluent nonsense.
             raise UnsupportedModel(f"{file.path}: tensor {strange[0]!r} is not part of a plain llama model")
@@ -81,7 +75,6 @@ class Weights:
             layers=tuple(layers),
             output_norm=get("output_norm.weight"),
             output=embedding if config.tied_output else get("output.weight"),
-            rope_factors=get(ROPE_FACTORS) if ROPE_FACTORS in shapes else None,
         )
         if progress is not None:
             progress(config.layers, config.layers)

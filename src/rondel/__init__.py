@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.errors import RondelError
+    from rondel.decoder.rope import Rope
     from rondel.decoder.session import DecoderSession
     from rondel.decoder.spec import LayerGroup, StreamSpec
 
@@ -39,6 +40,7 @@ __all__ = [
     "GenerationClient",
     "LayerGroup",
     "RondelError",
+    "Rope",
     "Stream",
     "StreamSpec",
     "__version__",
@@ -49,6 +51,7 @@ _HOMES = {
     "DecoderSession": "rondel.decoder.session",
     "LayerGroup": "rondel.decoder.spec",
     "RondelError": "rondel.decoder.errors",
+    "Rope": "rondel.decoder.rope",
     "StreamSpec": "rondel.decoder.spec",
 }
 

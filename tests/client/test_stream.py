@@ -29,6 +29,8 @@ from rondel.decoder.errors import (
     ValueRange,
     WindowEvicted,
 )
+from rondel.decoder.rope import Rope
+from rondel.decoder.rope_scaling import YarnScaling
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup, StreamSpec
 from rondel.v1 import attention_pb2
@@ -39,11 +41,16 @@ WINDOWED = StreamSpec.uniform(layers=2, window=64, sinks=4, reserve=16, **SHAPE)
 WHOLE = StreamSpec.uniform(layers=3, max_length=400, storage="float32", value_dim=24, **SHAPE)
 MIXED = StreamSpec(
     groups=(
-        LayerGroup(layers=(0, 2), query_heads=4, kv_heads=2, key_dim=16, value_dim=8, window=32),
-        LayerGroup(layers=(1,), query_heads=4, kv_heads=1, key_dim=24, value_dim=24),
+        LayerGroup(
+            layers=(0, 2), query_heads=4, kv_heads=2, key_dim=16, value_dim=8, window=32, rope=Rope(dim=12)
+        ),
+        LayerGroup(
+            layers=(1,), query_heads=4, kv_heads=1, key_dim=24, value_dim=24,
+            rope=Rope(interleaved=True, theta=1e6, scaling=YarnScaling(8.0, 64)),
+        ),
     ),
     max_length=300,
-)
+)  # fmt: skip
 
 
 class Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,23 @@ def attention(q: Wide, k: Wide, v: Wide) -> Wide:
     return out
 
 
-def rotate(x: Wide, *, base: float, dim: int, factor: float = 1.0, factors: Wide | None = None) -> Wide:
-    """Position p of x [n, heads, d]: pair (2i, 2i+1) as a complex number, times exp(i p theta)."""
+def rotate(
+    x: Wide,
+    *,
+    base: float,
+    dim: int,
+    factor: float = 1.0,
+    factors: Sequence[float] | None = None,
+    magnitude: float = 1.0,
+    first: int = 0,
+) -> Wide:
+    """Row p of x [n, heads, d], at first + p: pair (2i, 2i+1) as a complex number, times exp(i theta)."""
     out = x.copy()
     for p in range(len(x)):
         for i in range(dim // 2):
-            theta = p * base ** (-2 * i / dim) / factor / (1.0 if factors is None else factors[i])
+            theta = (first + p) * base ** (-2 * i / dim) / factor / (1.0 if factors is None else factors[i])
             turned = (x[p, :, 2 * i] + 1j * x[p, :, 2 * i + 1]) * complex(np.cos(theta), np.sin(theta))
+            turned *= magnitude
             out[p, :, 2 * i], out[p, :, 2 * i + 1] = turned.real, turned.imag
     return out
 
@@ -46,10 +57,12 @@ def logits(
     base: float,
     rope_dim: int,
     factor: float = 1.0,
+    factors: Sequence[float] | None = None,
+    magnitude: float = 1.0,
 ) -> Wide:
     """Logits after every token, [n, vocab]."""
     w = {name: weight.astype(np.float64) for name, weight in weights.items()}
-    factors = w.get("rope_freqs.weight")
+    turn = partial(rotate, base=base, dim=rope_dim, factor=factor, factors=factors, magnitude=magnitude)
 
     def norm(x: Wide, name: str) -> Wide:
         scaled: Wide = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + eps) * w[name]
@@ -64,9 +77,7 @@ def logits(
         q = (h @ w[f"{b}.attn_q.weight"].T).reshape(n, heads, -1)
         k = (h @ w[f"{b}.attn_k.weight"].T).reshape(n, kv_heads, -1)
         v = (h @ w[f"{b}.attn_v.weight"].T).reshape(n, kv_heads, -1)
-        q = rotate(q, base=base, dim=rope_dim, factor=factor, factors=factors)
-        k = rotate(k, base=base, dim=rope_dim, factor=factor, factors=factors)
-        x = x + attention(q, k, v).reshape(n, -1) @ w[f"{b}.attn_output.weight"].T
+        x = x + attention(turn(q), turn(k), v).reshape(n, -1) @ w[f"{b}.attn_output.weight"].T
         h = norm(x, f"{b}.ffn_norm.weight")
         gate, up = h @ w[f"{b}.ffn_gate.weight"].T, h @ w[f"{b}.ffn_up.weight"].T
         x = x + (gate / (1 + np.exp(-gate)) * up) @ w[f"{b}.ffn_down.weight"].T
@@ -92,9 +103,17 @@ class PlainStream:
         for array in (q, k, v):
             assert array.dtype == np.float32
             assert array.flags.c_contiguous
-        self._rows[layer] += zip(k.astype(np.float64), v.astype(np.float64), strict=True)
+        rope = self.spec.group(layer).rope
+        assert rope is not None
+        assert rope.dim is not None
+        assert rope.interleaved
+        assert rope.scaling is None
+        turn = partial(rotate, base=rope.theta, dim=rope.dim, first=len(self._rows[layer]))
+        turned, wide = turn(k.astype(np.float64)), v.astype(np.float64)
+        queries = turn(q.astype(np.float64))
+        self._rows[layer] += zip(turned, wide, strict=True)
         keys, values = (np.stack(each) for each in zip(*self._rows[layer], strict=True))
-        return attention(q.astype(np.float64), keys, values).astype(np.float32)
+        return attention(queries, keys, values).astype(np.float32)
 
     def truncate(self, length: int) -> None:
         for rows in self._rows:

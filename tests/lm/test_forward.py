@@ -1,4 +1,5 @@
 import hashlib
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import tinygguf
 
 from rondel.decoder.errors import InvalidRequest, InvalidSpec, LengthExceeded, ValueRange
 from rondel.decoder.lm.forward import CHUNK, LanguageModel, rms_norm, silu
+from rondel.decoder.rope import Rope
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
 
@@ -19,7 +21,14 @@ Open = Callable[[StreamSpec], DecoderSession]
 
 TOKENS = np.random.default_rng(11).integers(0, len(tinygguf.TOKENS), 150).tolist()
 SCALED = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
-FACTORS = {"rope_freqs.weight": np.linspace(1.0, 8.0, 8, dtype=np.float32)}
+FACTORS = np.linspace(1.0, 8.0, 8, dtype=np.float32)
+DIVIDED = tinygguf.tensors() | {"rope_freqs.weight": FACTORS}
+YARN = {
+    "llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0,
+    "llama.rope.scaling.original_context_length": 64,
+}  # fmt: skip
+# The ramp goes from pair 0 to pair 3: 16 ln(64 / 2π) / 2 ln 10000 is 2.02.
+STRETCH = [1 / (1 - ramp + ramp / 4) for ramp in (0, 1 / 3, 2 / 3, 1, 1, 1, 1, 1)]
 
 
 def expected(tokens: list[int], weights: dict[str, Any], **options: Any) -> np.ndarray:
@@ -34,14 +43,25 @@ def expected(tokens: list[int], weights: dict[str, Any], **options: Any) -> np.n
         ({}, tinygguf.tensors(tied=True), {}),
         ({"llama.rope.dimension_count": 6}, tinygguf.tensors(), {"rope_dim": 6}),
         (SCALED, tinygguf.tensors(), {"factor": 4.0}),
-        ({}, tinygguf.tensors() | FACTORS, {}),
+        ({}, DIVIDED, {"factors": FACTORS}),
+        (SCALED, DIVIDED, {"factors": FACTORS, "factor": 4.0}),
+        (YARN, tinygguf.tensors(), {"factors": STRETCH, "magnitude": 0.1 * math.log(4.0) + 1.0}),
         (
             {"llama.attention.key_length": 24, "llama.attention.value_length": 8},
             tinygguf.tensors(key_dim=24, value_dim=8),
             {"rope_dim": 24},
         ),
     ],
-    ids=["plain", "tied", "partial rotary", "linear scaling", "rope factors", "unequal heads"],
+    ids=[
+        "plain",
+        "tied",
+        "partial rotary",
+        "linear scaling",
+        "rope factors",
+        "both",
+        "yarn",
+        "unequal heads",
+    ],
 )
 @pytest.mark.parametrize(("storage", "tolerance"), [("float32", 2e-5), ("int8", 0.05)])
 def test_equals_the_model_written_straight_down(
@@ -111,11 +131,25 @@ def test_more_than_the_context_is_refused_before_anything_changes(
         tiny.forward([1] * 301, endless)
 
 
-@pytest.mark.parametrize("changes", [{"layers": 3}, {"kv_heads": 4}, {"head_dim": 32}, {"scale": 1.0}])
+OTHER_ROPES = [None, Rope(), Rope(interleaved=True, theta=1e6), Rope(interleaved=True, dim=8)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layers": 3},
+        {"kv_heads": 4},
+        {"head_dim": 32},
+        {"scale": 1.0},
+        *({"rope": rope} for rope in OTHER_ROPES),
+    ],
+)
 def test_a_stream_of_another_shape_is_refused(
     tiny: LanguageModel, open_session: Open, changes: dict[str, Any]
 ) -> None:
-    shape: dict[str, Any] = {"layers": 2, "query_heads": 4, "kv_heads": 2, "head_dim": 16, "max_length": 50}
+    shape: dict[str, Any] = {"layers": 2, "query_heads": 4, "kv_heads": 2, "head_dim": 16, "max_length": 50,
+                             "rope": Rope(interleaved=True)}  # fmt: skip
+    tiny.forward([1], open_session(StreamSpec.uniform(**shape)))
     with pytest.raises(InvalidSpec, match="do not fit the model"):
         tiny.forward([1], open_session(StreamSpec.uniform(**(shape | changes))))
 

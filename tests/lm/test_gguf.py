@@ -15,6 +15,12 @@ from rondel.decoder.lm.gguf_header import MAX_ITEMS
 
 Write = Callable[..., Path]
 
+YARN: dict[str, object] = {
+    "llama.rope.scaling.type": "yarn",
+    "llama.rope.scaling.factor": 4.0,
+    "llama.rope.scaling.original_context_length": 64,
+}
+
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
@@ -116,8 +122,15 @@ def test_what_cannot_be_read_is_not_found(tmp_path: Path) -> None:
         ({"llama.vocab_size": 7}, CorruptModel, "vocab_size is 7, but there are 262 tokens"),
         ({"llama.rope.dimension_count": 7}, CorruptModel, "must be even"),
         ({"llama.rope.dimension_count": 18}, UnsupportedModel, "at most 16, got 18"),
-        ({"llama.rope.scaling.type": "yarn"}, UnsupportedModel, "rope scaling 'yarn'"),
+        ({"llama.rope.freq_base": 1e20}, UnsupportedModel, "rotary embedding: theta must be"),
+        ({"llama.rope.freq_base": -1.0}, CorruptModel, "must be positive"),
+        ({"llama.rope.scaling.type": "longrope"}, UnsupportedModel, "rope scaling 'longrope'"),
+        ({"llama.rope.scaling.type": "yarn"}, CorruptModel, "factor' is missing"),
         ({"llama.rope.scaling.type": "linear"}, CorruptModel, "factor' is missing"),
+        ({**YARN, "llama.rope.scaling.original_context_length": None}, CorruptModel, "length' is missing"),
+        ({**YARN, "llama.rope.scaling.original_context_length": 1}, UnsupportedModel, "begin before it ends"),
+        ({**YARN, "llama.rope.scaling.factor": 0.5}, UnsupportedModel, "factor must be from 1"),
+        ({**YARN, "llama.rope.scaling.yarn_beta_fast": 16.0}, UnsupportedModel, "is not understood"),
         ({"llama.expert_count": 8}, UnsupportedModel, "expert_count is 8, expected 0"),
         ({"llama.attention.sliding_window": 128}, UnsupportedModel, "sliding_window is 128"),
         ({"llama.attention.causal": False}, UnsupportedModel, "causal is False"),
@@ -158,6 +171,24 @@ def test_a_tensor_without_a_place_is_refused(write: Write) -> None:
     biased = tinygguf.tensors() | {"blk.0.attn_q.bias": np.zeros(64, np.float32)}
     with pytest.raises(UnsupportedModel, match=r"'blk.0.attn_q.bias' is not part"):
         LanguageModel.load(write(weights=biased))
+
+
+@pytest.mark.parametrize(
+    ("factors", "changes", "error", "match"),
+    [
+        (np.ones(7), {}, CorruptModel, r"'rope_freqs.weight': got shape \(7,\), expected \(8,\)"),
+        (np.full(8, np.nan), {}, CorruptModel, r"'rope_freqs.weight' holds values that are not finite"),
+        (np.zeros(8), {}, UnsupportedModel, "divisors must be from"),
+        (np.ones(8), YARN, UnsupportedModel, "do not go together"),
+    ],
+    ids=["shape", "nan", "zero", "yarn"],
+)
+def test_rotary_factors_that_cannot_be(
+    write: Write, factors: np.ndarray, changes: dict[str, object], error: type[Exception], match: str
+) -> None:
+    weights = tinygguf.tensors() | {"rope_freqs.weight": factors.astype(np.float32)}
+    with pytest.raises(error, match=match):
+        LanguageModel.load(write(weights=weights, changes=changes))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -1,5 +1,6 @@
 """Every part of a request has a bound, the protos state it, and the server keeps it."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from rawclient import SPEC, Client, Failure, Tokens, item, refusal
 
+from rondel.decoder import rope, rope_scaling
 from rondel.decoder import spec as limits
 from rondel.decoder.lm import sampling, stops
 from rondel.decoder.lm.encoder import MAX_WORD
@@ -96,6 +98,13 @@ def power(number: int) -> str:
         ("LayerGroup.sinks", f"from 0 to {limits.MAX_SINKS}."),
         ("LayerGroup.reserve", f"from 0 to {power(limits.MAX_RESERVE)};"),
         ("LayerGroup.scale", f"at most {limits.MAX_SCALE:.0f}."),
+        ("Rope.theta", f"from {rope.LEAST_THETA} to 10^{math.log10(rope.MAX_THETA):g}:"),
+        ("Rope.dim", f"(at most {rope.MAX_DIM})."),
+        ("LinearScaling.factor", f"from 1 to 10^{math.log10(rope_scaling.MAX_FACTOR):g}."),
+        ("YarnScaling.beta_slow", f"from 10^{math.log10(rope_scaling.LEAST):g} to"),
+        ("YarnScaling.original_context", f"from 1 to {power(rope_scaling.MAX_CONTEXT)}."),
+        ("YarnScaling.attention_factor", f"at most {rope_scaling.MAX_MAGNITUDE_FACTOR:g}."),
+        ("DivisorScaling.divisors", f"from 10^{math.log10(rope_scaling.LEAST):g} to 10^6;"),
         ("StreamSpec.max_length", f"from 1 to {power(limits.MAX_LENGTH)}."),
         ("GenerateRequest.window", f"from 1 to {power(limits.MAX_WINDOW)}."),
         ("GenerateRequest.sinks", f"from 0 to {limits.MAX_SINKS}."),

@@ -1,3 +1,4 @@
+from rondel.v1 import rope_pb2 as _rope_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -17,7 +18,7 @@ STORAGE_TYPE_INT8: StorageType
 STORAGE_TYPE_FLOAT32: StorageType
 
 class LayerGroup(_message.Message):
-    __slots__ = ("layers", "query_heads", "kv_heads", "key_dim", "value_dim", "window", "sinks", "reserve", "storage", "scale")
+    __slots__ = ("layers", "query_heads", "kv_heads", "key_dim", "value_dim", "window", "sinks", "reserve", "storage", "scale", "rope")
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     QUERY_HEADS_FIELD_NUMBER: _ClassVar[int]
     KV_HEADS_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +29,7 @@ class LayerGroup(_message.Message):
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    ROPE_FIELD_NUMBER: _ClassVar[int]
     layers: _containers.RepeatedScalarFieldContainer[int]
     query_heads: int
     kv_heads: int
@@ -38,7 +40,8 @@ class LayerGroup(_message.Message):
     reserve: int
     storage: StorageType
     scale: float
-    def __init__(self, layers: _Optional[_Iterable[int]] = ..., query_heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., key_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., window: _Optional[int] = ..., sinks: _Optional[int] = ..., reserve: _Optional[int] = ..., storage: _Optional[_Union[StorageType, str]] = ..., scale: _Optional[float] = ...) -> None: ...
+    rope: _rope_pb2.Rope
+    def __init__(self, layers: _Optional[_Iterable[int]] = ..., query_heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., key_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., window: _Optional[int] = ..., sinks: _Optional[int] = ..., reserve: _Optional[int] = ..., storage: _Optional[_Union[StorageType, str]] = ..., scale: _Optional[float] = ..., rope: _Optional[_Union[_rope_pb2.Rope, _Mapping]] = ...) -> None: ...
 
 class StreamSpec(_message.Message):
     __slots__ = ("groups", "max_length")

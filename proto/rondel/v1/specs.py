@@ -8,6 +8,7 @@ from typing import Final
 from rondel.decoder.errors import InvalidRequest, InvalidSpec
 from rondel.decoder.spec import MAX_LAYERS, LayerGroup, StreamSpec
 from rondel.v1 import spec_pb2
+from rondel.v1.ropes import rope_from_message, rope_to_message
 
 _STORAGE: Final[Mapping[str, spec_pb2.StorageType]] = {
     "int8": spec_pb2.STORAGE_TYPE_INT8,
@@ -73,6 +74,7 @@ def _group_to_message(group: LayerGroup, in_force: bool) -> spec_pb2.LayerGroup:
         reserve=group.reserve,
         storage=storage_to_message(group.storage),
         scale=group.score_scale if in_force else group.scale,
+        rope=None if group.rope is None else rope_to_message(group.rope),
     )
 
 
@@ -92,4 +94,5 @@ def _group_from_message(message: spec_pb2.LayerGroup) -> LayerGroup:
         reserve=message.reserve,
         storage=storage_from_message(message.storage),
         scale=message.scale if message.HasField("scale") else None,
+        rope=rope_from_message(message.rope) if message.HasField("rope") else None,
     )
