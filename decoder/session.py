@@ -2,7 +2,7 @@
 
 Shapes: k [n, Hkv, Dk], v [n, Hkv, Dv], q [N, Hq, Dk], results [N, Hq, Dv]; NumPy float32. Positions are
 absolute, from 0. Each layer has its own length; the stream's ``length`` is what all layers have, and the
-only committed number. A call that raises has changed nothing.
+only committed number. A call that raises, whatever it raises, has changed nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.cache.ring import GroupRings
-from rondel.decoder.call import LayerCall
+from rondel.decoder.cache.undo import Undo
+from rondel.decoder.call import LayerCall, query_of
 from rondel.decoder.spec import StreamSpec, integer
 from rondel.decoder.stats import SessionStats, stats_of
 from rondel.decoder.turn import Turn
@@ -61,7 +62,7 @@ class DecoderSession:
 
     @property
     def high_water(self) -> int:
-        """The largest position + 1 that any layer ever claimed."""
+        """The largest position + 1 that any layer ever claimed, in a call that did not fail."""
         return self._extent.high_water
 
     @property
@@ -113,6 +114,7 @@ class DecoderSession:
             InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
             ChunkTooLong: the wrapped layer would run too far ahead of the stream; nothing changed.
             LengthExceeded: the stream's max_length would be passed; nothing changed.
+            MemoryError: the pages that lose an old lap cannot be kept meanwhile; nothing changed.
         """
         with self._turn:
             self._apply([self._check_tokens(layer, k, v)])
@@ -137,6 +139,8 @@ class DecoderSession:
             InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
             SequenceGap: a row lies beyond what the layer holds.
             WindowEvicted: a row's window is no longer whole.
+            ForkedProcess: the kernel threads stayed in the process that this one was forked from.
+            MemoryError: the kernel finds no working space.
         """
         with self._turn:
             rings = self._ring(layer)
@@ -144,7 +148,7 @@ class DecoderSession:
             first = self._extent.layer_length(layer) - len(q) if position is None else position
             self._extent.check_window(layer, first, len(q))
             out, lse = empty_results(rings.group, len(q))
-            self._kernels.attend([self._query(rings, layer, first, q, out, lse)])
+            self._kernels.attend([query_of(rings, layer, self._arena.base, first, q, out, lse)])
         return (out, lse) if return_lse else out
 
     @overload
@@ -252,27 +256,25 @@ class DecoderSession:
 
     def _check_stack(self, first_layer: int, k: Floats, v: Floats) -> list[LayerCall]:
         layers = stacked_layers(self.spec, first_layer, k)
-        group = self.spec.group(first_layer)
-        k = check_array("k", k, (len(layers), None, group.kv_heads, group.key_dim), self._kernels)
-        v = check_array("v", v, (*k.shape[:2], group.kv_heads, group.value_dim), self._kernels)
-        return [LayerCall(layer, self._ring(layer), k[i], v[i]) for i, layer in enumerate(layers)]
+        return LayerCall.of_stack(layers, [self._ring(layer) for layer in layers], k, v, self._kernels)
 
     def _step_call(self, layer: int, q: Floats, k: Floats, v: Floats) -> LayerCall:
-        call = self._check_tokens(layer, k, v)
-        group = call.rings.group
-        q = check_queries(group, q, len(call.k), self._kernels)
-        call.ask(q, *empty_results(group, len(q)))
-        return call
+        return LayerCall.of_step(layer, self._ring(layer), q, k, v, self._kernels)
 
     def _apply(self, calls: Sequence[LayerCall]) -> None:
         """Store the tokens of checked calls and attend where there are queries: whole or not at all."""
-        for part in self._parts(calls):
-            for call in calls:
-                first = self._place(call, part)
-                for q, out, lse in call.asked:
-                    results = out[part], lse[part]
-                    self._kernels.attend([self._query(call.rings, call.layer, first, q[part], *results)])
-                self._extent.advance(call.layer, first + part.stop - part.start)
+        parts = self._parts(calls)
+        with self._undo(calls):
+            for part in parts:
+                for call in calls:
+                    first = self._place(call, part)
+                    self._kernels.attend(call.queries(self._arena.base, first, part))
+                    self._extent.advance(call.layer, first + part.stop - part.start)
+
+    def _undo(self, calls: Sequence[LayerCall]) -> Undo:
+        """A context for carrying out checked calls: if it is left by an exception, nothing has changed."""
+        writes = [(call.rings, call.layer) for call in calls]
+        return Undo(self._extent, self._rings, self._pages, writes, len(calls[0].k))
 
     def _parts(self, calls: Sequence[LayerCall]) -> Iterator[slice]:
         """The pieces in which checked calls are carried out. Raises what ``check_append`` raises."""
@@ -286,15 +288,9 @@ class DecoderSession:
         first = self._extent.layer_length(call.layer)
         end = first + part.stop - part.start
         # The order of stores is the design's: high water, data, and the layer's length after its attend.
-        self._extent.claim(end)
+        self._extent.claim(call.layer, end)
         for rings in self._rings:
             rings.grow(end, self._pages)
         words, table = call.rings.words, call.rings.table(call.layer)
         self._kernels.place(words, self._arena.base, table, first, call.k[part], call.v[part])
         return first
-
-    def _query(
-        self, rings: GroupRings, layer: int, first: int, q: Floats, out: Floats, lse: Floats
-    ) -> kernels.Query:
-        scale = rings.group.score_scale
-        return rings.words, self._arena.base, rings.table(layer), first, scale, q, out, lse

@@ -43,7 +43,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         for name in ("errors", "spec", "arrays", "call", "stats", "turn", "pool", "cache", "kernels")
     ),
     f"{_DECODER}.batch": tuple(
-        f"{_DECODER}.{name}" for name in ("errors", "arrays", "call", "session", "kernels")
+        f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "session", "kernels")
     ),
     f"{_DECODER}.lm": (_ERRORS, _SPEC, f"{_DECODER}.lm"),
     "rondel.v1": (_ERRORS, _SPEC, "rondel.v1"),
