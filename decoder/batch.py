@@ -67,8 +67,8 @@ def run_steps(steps: Sequence[Step]) -> list[StepResult | Exception]:
                 else:
                     results[number] = done
         for kernels, together in begun.items():
-            for item, error in zip(together, _attend(kernels, together), strict=True):
-                results[item.number] = _end(item, error)
+            for item, fault in zip(together, _attend(kernels, together), strict=True):
+                results[item.number] = _end(item, fault)
     return [results[number] for number in range(len(steps))]
 
 

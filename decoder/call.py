@@ -32,8 +32,8 @@ class LayerCall:
     def of_stack(
         cls, layers: Sequence[int], rings: Sequence[GroupRings], k: Floats, v: Floats, kernels: Kernels
     ) -> list[Self]:
-        """One such call per layer, of layers of one shape: k [layers, n, Hkv, Dk], v [layers, n, Hkv, Dv].
-        Raises InvalidShape, ValueRange."""
+        """One such call per layer, all of one shape: k [layers, n, Hkv, Dk], v [layers, n, Hkv, Dv]. Raises
+        InvalidShape, ValueRange."""
         group = rings[0].group
         k = check_array("k", k, (len(layers), None, group.kv_heads, group.key_dim), kernels)
         v = check_array("v", v, (*k.shape[:2], group.kv_heads, group.value_dim), kernels)
@@ -54,7 +54,7 @@ class LayerCall:
         self.asked.append((q, out, lse))
 
     def queries(self, base: int, first: int, part: slice) -> list[Query]:
-        """A part of what was asked, for the kernels: its rows are at ``first`` and on, the arena at ``base``."""
+        """A part of what was asked, for the kernels: rows at ``first`` and on, the arena at ``base``."""
         return [
             query_of(self.rings, self.layer, base, first, *(array[part] for array in asked))
             for asked in self.asked

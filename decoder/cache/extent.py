@@ -18,15 +18,14 @@ from rondel.decoder.errors import (
 )
 from rondel.decoder.spec import StreamSpec, integer
 
-
 Marks = tuple[list[int], list[int], int, int]
 
 
 class StreamExtent:
     """Lengths, high water and generation of one stream; ``layouts`` has one ring layout per layer group.
 
-    Every layer has a high water of its own, ``claimed``: what one layer has overwritten says nothing about the
-    ring of another. ``high_water`` is the largest of them.
+    Every layer has a high water of its own, ``claimed``: what one layer has overwritten says nothing about
+    the ring of another. ``high_water`` is the largest of them.
     """
 
     def __init__(self, spec: StreamSpec, layouts: Sequence[RingLayout]) -> None:
@@ -77,8 +76,8 @@ class StreamExtent:
         return list(self._lengths), list(self._claimed), self.length, self.high_water
 
     def reset(self, marks: Marks) -> None:
-        """Be as at those marks. Only for claims whose pages have got their old contents back: what a claim has
-        overwritten is gone otherwise, whether the call went well or not."""
+        """Be as at those marks. Only once the pages claimed since have got their old contents back: otherwise
+        what a claim has overwritten is gone, whether the call went well or not."""
         lengths, claimed, self.length, self.high_water = marks
         self._lengths, self._claimed = list(lengths), list(claimed)
 

@@ -14,15 +14,15 @@ from rondel.decoder.cache.ring import GroupRings
 class Undo:
     """A context, entered before the first claim: any exception inside puts the stream back as it was.
 
-    ``writes`` names the layers, each with its group's rings, that are about to take ``tokens`` more. Pages that
-    will lose an old lap are copied now, so the memory for undoing is had before anything changes. Only what a
-    stream can still see is kept: slots beyond a layer's claim hold nothing, those between its length and its
-    claim only what was undone before.
+    ``writes`` names the layers, each with its group's rings, that are about to take ``tokens`` more. Pages
+    that will lose an old lap are copied now, so the memory for undoing is had before anything changes. Only
+    what a stream can still see is kept: slots beyond a layer's claim hold nothing, those between its length
+    and its claim only what was undone before.
 
-    Checking beforehand what might fail later was rejected: whether a kernel finds its working space, or whether
-    somebody presses Ctrl-C, is not known beforehand. So was letting the claim stand: the tokens are not there,
-    but what they have overwritten is gone, and the next truncate is refused for a call that never was. The cost
-    is one copy of a page per layer and 128 tokens, and only once the ring has wrapped.
+    Checking beforehand what might fail later was rejected: whether a kernel finds its working space, or
+    whether somebody presses Ctrl-C, is not known then. So was letting the claim stand: the tokens are not
+    there, but what they have overwritten is gone, and the next truncate is refused for a call that never
+    was. The cost is one copy of a page per layer and 128 tokens, and only once the ring has wrapped.
 
     Raises:
         MemoryError: no room for the copies; nothing changed.
