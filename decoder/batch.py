@@ -99,9 +99,10 @@ def _attend(kernels: Kernels, together: Sequence[_Begun]) -> list[Exception | No
     except Exception as error:  # noqa: BLE001 - whose it is will be seen
         if len(together) == 1:
             return [error]
-        # One by one, each needs less working space, and an error is that step's own. The bits are the same.
-        return [fault for item in together for fault in _attend(kernels, [item])]
-    return [None] * len(together)
+    else:
+        return [None] * len(together)
+    # One by one, each needs less working space, and an error is that step's own. The bits are the same.
+    return [fault for item in together for fault in _attend(kernels, [item])]
 
 
 def _end(item: _Begun, error: Exception | None) -> StepResult | Exception:

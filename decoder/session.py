@@ -28,6 +28,8 @@ from rondel.decoder.spec import StreamSpec, integer
 from rondel.decoder.stats import SessionStats, stats_of
 from rondel.decoder.turn import Turn
 
+_PIECE: Final = 512
+
 
 class DecoderSession:
     """One stream: a ring of keys and values per layer, in an arena, and attention over them.
@@ -93,15 +95,15 @@ class DecoderSession:
         """The stream's numbers now."""
         return stats_of(self._extent, self._rings, self._pages, closed=self._turn.closed)
 
-    def chunks(self, tokens: int, *, at_most: int = 512) -> Iterator[slice]:
+    def chunks(self, tokens: int, *, at_most: int = _PIECE) -> Iterator[slice]:
         """Cuts a run of new tokens into pieces that every layer may take before the next begins.
 
         ``for part in session.chunks(n): for layer in ...: session.step(layer, q[part], …)``. Each piece
         is computed from the length at that moment.
         """
-        start = 0
-        while start < integer("tokens", tokens):
-            end = min(tokens, start + min(integer("at_most", at_most, least=1), self.spec.room(self.length)))
+        start, tokens, at_most = 0, integer("tokens", tokens), integer("at_most", at_most, least=1)
+        while start < tokens:
+            end = min(tokens, start + min(at_most, self.spec.room(self.length)))
             yield slice(start, end)
             start = end
 
@@ -280,8 +282,10 @@ class DecoderSession:
         """The pieces in which checked calls are carried out. Raises what ``check_append`` raises."""
         tokens = len(calls[0].k)
         self._extent.check_append([call.layer for call in calls], tokens)
-        # Layers that are all of the stream's advance piece by piece.
-        return self.chunks(tokens) if len(calls) == self.spec.layers else iter([slice(0, tokens)])
+        # Layers that are all of the stream's advance piece by piece. Mostly there is one.
+        if len(calls) < self.spec.layers or tokens <= min(_PIECE, self.spec.room(self.length)):
+            return iter([slice(0, tokens)])
+        return self.chunks(tokens)
 
     def _place(self, call: LayerCall, part: slice) -> int:
         """Claim positions and store a part of a call's tokens there; returns the first position."""
