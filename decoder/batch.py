@@ -50,8 +50,7 @@ def run_steps(steps: Sequence[Step]) -> list[StepResult | Exception]:
 
     Steps are independent: each gives its result, to the bit what :meth:`DecoderSession.step` gives, or the
     error that it raises, and a step with an error has changed nothing. A session may be named once; the
-    second time it is busy. What is no Exception (KeyboardInterrupt) is raised, and no step has changed
-    anything.
+    second time it is busy. What is no Exception (KeyboardInterrupt) is raised, and every step is undone.
     """
     results: dict[int, StepResult | Exception] = {}
     begun: dict[Kernels, list[_Begun]] = defaultdict(list)

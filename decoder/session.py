@@ -2,7 +2,7 @@
 
 Shapes: k [n, Hkv, Dk], v [n, Hkv, Dv], q [N, Hq, Dk], results [N, Hq, Dv]; NumPy float32. Positions are
 absolute, from 0. Each layer has its own length; the stream's ``length`` is what all layers have, and the
-only committed number. A call that raises, whatever it raises, has changed nothing.
+only committed number. A call that raises has changed nothing.
 """
 
 from __future__ import annotations

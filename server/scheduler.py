@@ -1,7 +1,8 @@
 """One worker thread for everything that touches sessions, and a bounded queue in front of it.
 
 The event loop submits, the worker carries out in order of arrival. So operations on one stream never overlap,
-and a repeated call finds the first one finished. While the worker computes, the loop stays free.
+and a repeated call finds the first one finished. Operations of one kind that wait behind each other may be
+carried out as one. While the worker computes, the loop stays free.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ _SLICE_SECONDS: Final = 0.002
 """Finished operations wait at most about so long for others of their batch."""
 _SMOOTHING: Final = 0.05
 _MAX_HINT_MS: Final = 10_000
-
-
 _JOINT_BYTES: Final = 1 << 20
 """Requests beyond so many bytes are not joined: what came first must not wait for all the rest."""
 
@@ -89,7 +88,8 @@ class Scheduler:
             DeadlineExpired: ``deadline`` (on the clock) passed before the work began.
             Exception: whatever ``work`` raised.
         """
-        return await self._run_one(_alone, work, False, cost, deadline)  # type: ignore[no-any-return]
+        result: T = await self._submitted(_alone, work, False, cost, deadline)
+        return result
 
     async def run_jointly(
         self, work: Callable[[list[A]], list[T]], argument: A, *, cost: int, deadline: float | None = None
@@ -100,9 +100,10 @@ class Scheduler:
         Everything else is as with :meth:`run`: the order of arrival is kept, and a cancelled or expired
         operation is left out. An exception of ``work`` is raised for every argument of the call.
         """
-        return await self._run_one(work, argument, True, cost, deadline)  # type: ignore[no-any-return]
+        result: T = await self._submitted(work, argument, True, cost, deadline)
+        return result
 
-    async def _run_one(
+    async def _submitted(
         self, work: Callable[[Any], Any], argument: Any, joint: bool, cost: int, deadline: float | None
     ) -> Any:
         if not self._accepting:
@@ -237,13 +238,11 @@ class Scheduler:
         first, arguments = begun[0], [operation.argument for operation in begun]
         try:
             results = first.work(arguments) if first.joint else [first.work(first.argument)]
+            for operation, operation.result in zip(begun, results, strict=True):
+                operation.settled = True
         except Exception as error:  # noqa: BLE001 - it is handed to whoever waits for the operation
             for operation in begun:
                 operation.error = error
-        else:
-            for operation, result in zip(begun, results, strict=True):
-                operation.result = result
-                operation.settled = True
 
     def _end(self) -> None:
         """On the loop, after the worker's last batch: nothing may wait for a thread that is gone."""

@@ -12,7 +12,7 @@ from rondel.server import exactly_once
 from rondel.server.config import ServerConfig
 from rondel.server.errors import known, to_status
 from rondel.server.exactly_once import Stepped
-from rondel.server.replies import check_reply, optional, reply_bytes
+from rondel.server.replies import check_reply, reply_bytes
 from rondel.server.streams import StreamRegistry
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.wire import from_tensor, to_tensor
@@ -119,12 +119,9 @@ def _carry_out(waiting: dict[DecoderSession, _Waiting]) -> None:
 
 
 def _fill(result: pb.StepResult, session: DecoderSession, done: Stepped) -> None:
-    result.CopyFrom(
-        pb.StepResult(
-            out=to_tensor(done.out),
-            lse=optional(done.lse),
-            committed_length=session.length,
-            layer_length=done.layer_length,
-            duplicate=done.duplicate,
-        )
-    )
+    result.out.CopyFrom(to_tensor(done.out))
+    if done.lse is not None:
+        result.lse.CopyFrom(to_tensor(done.lse))
+    result.committed_length = session.length
+    result.layer_length = done.layer_length
+    result.duplicate = done.duplicate

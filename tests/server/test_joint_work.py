@@ -96,6 +96,13 @@ async def test_an_exception_is_for_all_of_the_call_and_nobody_else(scheduler: Sc
     await task
 
 
+async def test_a_result_too_few_or_too_many_is_an_error_and_not_the_end(scheduler: Scheduler) -> None:
+    for wrong in ([], [1, 2]):
+        with pytest.raises(ValueError, match="zip"):
+            await scheduler.run_jointly(lambda _, wrong=wrong: wrong, 1, cost=1)
+    assert await scheduler.run_jointly(Sums(), 1, cost=1) == 2
+
+
 async def test_stopping_without_patience_drops_all_that_has_not_begun(clock: Clock) -> None:
     """Also what the worker has taken out of the queue and found not to go with what it is doing."""
     scheduler = Scheduler("test", queue_bytes=1000, clock=clock)
