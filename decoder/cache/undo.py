@@ -22,8 +22,9 @@ class Undo:
     Checking beforehand what might fail later was rejected: whether a kernel finds its working space, or
     whether somebody presses Ctrl-C, is not known then. So was letting the claim stand: the tokens are not
     there, but what they have overwritten is gone, and the next truncate is refused for a call that never
-    was. The cost is one copy of a page per layer and 128 tokens, and only once the ring has wrapped. (A signal
-    that strikes after the last store may still be raised from a call that was carried out.)
+    was. The cost is one copy of a page per layer and 128 tokens, and only once the ring has wrapped.
+
+    A signal that strikes after the last store can still be raised from a call that was carried out.
 
     Raises:
         MemoryError: no room for the copies; nothing changed.
