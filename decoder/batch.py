@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from rondel.decoder.arrays import Floats
+from rondel.decoder.cache.undo import Undo
 from rondel.decoder.call import LayerCall
-from rondel.decoder.errors import RondelError
 from rondel.decoder.kernels import Kernels, Query
 from rondel.decoder.session import DecoderSession
 
@@ -33,44 +33,85 @@ class StepResult:
     lse: Floats
 
 
-def run_steps(steps: Sequence[Step]) -> list[StepResult | RondelError]:
+@dataclass(slots=True)
+class _Begun:
+    """A step whose tokens are stored and whose queries wait; ``number`` is its place in the batch."""
+
+    number: int
+    session: DecoderSession
+    call: LayerCall
+    undo: Undo
+    first: int
+    queries: list[Query]
+
+
+def run_steps(steps: Sequence[Step]) -> list[StepResult | Exception]:
     """Carry out many steps; the attention of all of them is one job of the thread pool.
 
     Steps are independent: each gives its result, to the bit what :meth:`DecoderSession.step` gives, or the
     error that it raises, and a step with an error has changed nothing. A session may be named once; the
-    second time it is busy.
+    second time it is busy. What is no Exception (KeyboardInterrupt) is raised, and every step is undone.
     """
-    results: list[StepResult | RondelError | None] = [None] * len(steps)
-    begun: list[tuple[DecoderSession, LayerCall, int]] = []
-    queries: dict[Kernels, list[Query]] = defaultdict(list)
-    with ExitStack() as turns:
-        for i, step in enumerate(steps):
+    results: dict[int, StepResult | Exception] = {}
+    begun: dict[Kernels, list[_Begun]] = defaultdict(list)
+    with ExitStack() as stack:
+        for number, step in enumerate(steps):
             try:
-                results[i] = _begin(step, turns, begun, queries)
-            except RondelError as error:
-                results[i] = error
-        for kernels, together in queries.items():
-            kernels.attend(together)
-        for session, call, end in begun:
-            session._extent.advance(call.layer, end)
-    return [result for result in results if result is not None]
+                done = _begin(number, step, stack)
+            except Exception as error:  # noqa: BLE001 - it is the answer to this step
+                results[number] = error
+            else:
+                if isinstance(done, _Begun):
+                    begun[done.session._kernels].append(done)
+                else:
+                    results[number] = done
+        for kernels, together in begun.items():
+            for item, fault in zip(together, _attend(kernels, together), strict=True):
+                results[item.number] = _end(item, fault)
+    return [results[number] for number in range(len(steps))]
 
 
-def _begin(
-    step: Step,
-    turns: ExitStack,
-    begun: list[tuple[DecoderSession, LayerCall, int]],
-    queries: dict[Kernels, list[Query]],
-) -> StepResult:
+def _begin(number: int, step: Step, stack: ExitStack) -> _Begun | StepResult:
+    """Take the session's turn and store the tokens, both until ``stack`` ends."""
     session = step.session
-    turns.enter_context(session._turn)
-    call = session._step_call(step.layer, step.q, step.k, step.v)
-    (rows,) = call.asked
+    stack.enter_context(session._turn)
+    rings = session._ring(step.layer)
+    call = LayerCall.of_step(step.layer, rings, step.q, step.k, step.v, session._kernels)
     parts = list(session._parts([call]))
-    if len(parts) > 1:  # a one-layer stream that wraps within the step
-        session._apply([call])
+    undo = stack.enter_context(session._undo([call]))
+    try:
+        if len(parts) > 1:  # a one-layer stream that wraps within the step
+            session._apply([call])
+            return _result(call)
+        whole = slice(0, len(call.k))
+        first = session._place(call, whole)
+        return _Begun(number, session, call, undo, first, call.queries(session._arena.base, first, whole))
+    except Exception:
+        undo.restore()
+        raise
+
+
+def _attend(kernels: Kernels, together: Sequence[_Begun]) -> list[Exception | None]:
+    """Answer all queries; for each step what went wrong."""
+    try:
+        kernels.attend([query for item in together for query in item.queries])
+    except Exception as error:  # noqa: BLE001 - whose it is will be seen
+        if len(together) == 1:
+            return [error]
     else:
-        first = session._place(call, slice(0, len(call.k)))
-        queries[session._kernels].append(session._query(call.rings, call.layer, first, rows))
-        begun.append((session, call, first + len(call.k)))
+        return [None] * len(together)
+    # One by one, each needs less working space, and an error is that step's own. The bits are the same.
+    return [fault for item in together for fault in _attend(kernels, [item])]
+
+
+def _end(item: _Begun, error: Exception | None) -> StepResult | Exception:
+    if error is not None:
+        item.undo.restore()
+        return error
+    item.session._extent.advance(item.call.layer, item.first + len(item.call.k))
+    return _result(item.call)
+
+
+def _result(call: LayerCall) -> StepResult:
+    (rows,) = call.asked
     return StepResult(rows.out, rows.lse)

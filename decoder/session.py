@@ -22,10 +22,14 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.cache.ring import GroupRings
-from rondel.decoder.call import LayerCall, QueryRows
+from rondel.decoder.cache.undo import Undo
+from rondel.decoder.call import LayerCall
+from rondel.decoder.rows import QueryRows
 from rondel.decoder.spec import StreamSpec, integer
 from rondel.decoder.stats import SessionStats, stats_of
 from rondel.decoder.turn import Turn
+
+_PIECE: Final = 512
 
 
 class DecoderSession:
@@ -61,7 +65,7 @@ class DecoderSession:
 
     @property
     def high_water(self) -> int:
-        """The largest position + 1 that any layer ever claimed."""
+        """The largest position + 1 that any layer ever claimed, in a call that did not fail."""
         return self._extent.high_water
 
     @property
@@ -92,15 +96,15 @@ class DecoderSession:
         """The stream's numbers now."""
         return stats_of(self._extent, self._rings, self._pages, closed=self._turn.closed)
 
-    def chunks(self, tokens: int, *, at_most: int = 512) -> Iterator[slice]:
+    def chunks(self, tokens: int, *, at_most: int = _PIECE) -> Iterator[slice]:
         """Cuts a run of new tokens into pieces that every layer may take before the next begins.
 
         ``for part in session.chunks(n): for layer in ...: session.step(layer, q[part], …)``. Each piece
         is computed from the length at that moment.
         """
-        start = 0
-        while start < integer("tokens", tokens):
-            end = min(tokens, start + min(integer("at_most", at_most, least=1), self.spec.room(self.length)))
+        start, tokens, at_most = 0, integer("tokens", tokens), integer("at_most", at_most, least=1)
+        while start < tokens:
+            end = min(tokens, start + min(at_most, self.spec.room(self.length)))
             yield slice(start, end)
             start = end
 
@@ -113,9 +117,10 @@ class DecoderSession:
             InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
             ChunkTooLong: the wrapped layer would run too far ahead of the stream; nothing changed.
             LengthExceeded: the stream's max_length would be passed; nothing changed.
+            MemoryError: the pages that lose an old lap cannot be kept meanwhile; nothing changed.
         """
         with self._turn:
-            self._apply([self._check_tokens(layer, k, v)])
+            self._apply([LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)])
             return self._extent.layer_length(layer)
 
     @overload
@@ -137,6 +142,8 @@ class DecoderSession:
             InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
             SequenceGap: a row lies beyond what the layer holds.
             WindowEvicted: a row's window is no longer whole.
+            ForkedProcess: the kernel threads stayed in the process that this one was forked from.
+            MemoryError: the kernel finds no working space.
         """
         with self._turn:
             rings = self._ring(layer)
@@ -144,7 +151,7 @@ class DecoderSession:
             first = self._extent.layer_length(layer) - len(q) if position is None else position
             self._extent.check_window(layer, first, len(q))
             rows = QueryRows.at(rings.group, first, q)
-            self._kernels.attend([self._query(rings, layer, first, rows)])
+            self._kernels.attend([rows.query(rings, layer, self._arena.base, first)])
         return (rows.out, rows.lse) if return_lse else rows.out
 
     @overload
@@ -158,7 +165,7 @@ class DecoderSession:
     ) -> Floats | tuple[Floats, Floats]:
         """:meth:`append` and :meth:`attend`, applied whole or not at all. Raises what they raise."""
         with self._turn:
-            call = self._step_call(layer, q, k, v)
+            call = LayerCall.of_step(layer, self._ring(layer), q, k, v, self._kernels)
             self._apply([call])
         (rows,) = call.asked
         return (rows.out, rows.lse) if return_lse else rows.out
@@ -184,8 +191,8 @@ class DecoderSession:
             shape = (len(calls), tokens, group.query_heads, group.key_dim)
             q = check_array("q", q, shape, self._kernels)
             out, lse = empty_results(group, tokens, len(calls))
-            for call, *results in zip(calls, q, out, lse, strict=True):
-                call.ask(*results)
+            for call, *arrays in zip(calls, q, out, lse, strict=True):
+                call.asked.append(QueryRows(*arrays))
             self._apply(calls)
             return out
 
@@ -207,7 +214,7 @@ class DecoderSession:
         Raises what :meth:`read` raises, and InvalidShape, ValueRange.
         """
         with self._turn:
-            call = self._check_tokens(layer, k, v)
+            call = LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)
             self._extent.check_stored(layer, position, len(call.k))
             call.rotate(position)
             table = call.rings.table(layer)
@@ -248,31 +255,24 @@ class DecoderSession:
     def _ring(self, layer: int) -> GroupRings:
         return self._rings[self.spec.group_index(layer)]
 
-    def _check_tokens(self, layer: int, k: Floats, v: Floats) -> LayerCall:
-        return LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)
-
     def _check_stack(self, first_layer: int, k: Floats, v: Floats) -> list[LayerCall]:
         layers = stacked_layers(self.spec, first_layer, k)
-        group = self.spec.group(first_layer)
-        k = check_array("k", k, (len(layers), None, group.kv_heads, group.key_dim), self._kernels)
-        v = check_array("v", v, (*k.shape[:2], group.kv_heads, group.value_dim), self._kernels)
-        return [LayerCall(layer, self._ring(layer), k[i], v[i]) for i, layer in enumerate(layers)]
-
-    def _step_call(self, layer: int, q: Floats, k: Floats, v: Floats) -> LayerCall:
-        call = self._check_tokens(layer, k, v)
-        group = call.rings.group
-        q = check_queries(group, q, len(call.k), self._kernels)
-        call.ask(q, *empty_results(group, len(q)))
-        return call
+        return LayerCall.of_stack(layers, [self._ring(layer) for layer in layers], k, v, self._kernels)
 
     def _apply(self, calls: Sequence[LayerCall]) -> None:
         """Store the tokens of checked calls and attend where there are queries: whole or not at all."""
-        for part in self._parts(calls):
-            for call in calls:
-                first = self._place(call, part)
-                for rows in call.asked:
-                    self._kernels.attend([self._query(call.rings, call.layer, first, rows.part(part))])
-                self._extent.advance(call.layer, first + part.stop - part.start)
+        parts = self._parts(calls)
+        with self._undo(calls):
+            for part in parts:
+                for call in calls:
+                    first = self._place(call, part)
+                    self._kernels.attend(call.queries(self._arena.base, first, part))
+                    self._extent.advance(call.layer, first + part.stop - part.start)
+
+    def _undo(self, calls: Sequence[LayerCall]) -> Undo:
+        """A context for carrying out checked calls: if it is left by an exception, nothing has changed."""
+        writes = [(call.rings, call.layer) for call in calls]
+        return Undo(self._extent, self._rings, self._pages, writes, len(calls[0].k))
 
     def _parts(self, calls: Sequence[LayerCall]) -> Iterator[slice]:
         """Turns checked calls; the pieces to carry them out in. Raises what ``check_append`` raises."""
@@ -280,21 +280,19 @@ class DecoderSession:
         first = self._extent.check_append([call.layer for call in calls], tokens)
         for call in calls:
             call.rotate(first)
-        # Layers that are all of the stream's advance piece by piece.
-        return self.chunks(tokens) if len(calls) == self.spec.layers else iter([slice(0, tokens)])
+        # Layers that are all of the stream's advance piece by piece. Mostly there is one.
+        if len(calls) < self.spec.layers or tokens <= min(_PIECE, self.spec.room(self.length)):
+            return iter([slice(0, tokens)])
+        return self.chunks(tokens)
 
     def _place(self, call: LayerCall, part: slice) -> int:
         """Claim positions and store a part of a call's tokens there; returns the first position."""
         first = self._extent.layer_length(call.layer)
         end = first + part.stop - part.start
         # The order of stores is the design's: high water, data, and the layer's length after its attend.
-        self._extent.claim(end)
+        self._extent.claim(call.layer, end)
         for rings in self._rings:
             rings.grow(end, self._pages)
         words, table = call.rings.words, call.rings.table(call.layer)
         self._kernels.place(words, self._arena.base, table, first, call.k[part], call.v[part])
         return first
-
-    def _query(self, rings: GroupRings, layer: int, first: int, rows: QueryRows) -> kernels.Query:
-        words, table, scale = rings.words, rings.table(layer), rings.group.score_scale
-        return words, self._arena.base, table, first, scale, rows.q, rows.out, rows.lse

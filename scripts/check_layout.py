@@ -39,16 +39,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),
     f"{_DECODER}.stats": (f"{_DECODER}.cache",),
-    f"{_DECODER}.call": (_SPEC, f"{_DECODER}.arrays", f"{_DECODER}.cache", f"{_DECODER}.kernels"),
+    f"{_DECODER}.rows": (_SPEC, f"{_DECODER}.arrays", f"{_DECODER}.cache", f"{_DECODER}.kernels"),
+    f"{_DECODER}.call": tuple(f"{_DECODER}.{name}" for name in ("arrays", "cache", "kernels", "rows")),
     f"{_DECODER}.machine": (),
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
     f"{_DECODER}.session": tuple(
         f"{_DECODER}.{name}"
-        for name in ("errors", "spec", "arrays", "call", "stats", "turn", "pool", "cache", "kernels")
+        for name in ("errors", "spec", "arrays", "call", "rows", "stats", "turn", "pool", "cache", "kernels")
     ),
     f"{_DECODER}.batch": tuple(
-        f"{_DECODER}.{name}" for name in ("errors", "arrays", "call", "session", "kernels")
+        f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "session", "kernels")
     ),
     f"{_DECODER}.lm": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", f"{_DECODER}.lm"),
     "rondel.v1": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", "rondel.v1"),
@@ -71,7 +72,6 @@ MAX_LINES = 300
 # path -> why it may be longer.
 LONGER: dict[str, str] = {
     "decoder/errors.py": "the whole exception tree, read as one table",
-    "decoder/kernels/simd.h": "the same primitives once per instruction set, to be compared side by side",
 }
 
 _SUFFIXES = {".py", ".pyi", ".pyx", ".pxd", ".pxi"}

@@ -5,29 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
-import numpy as np
 from google.protobuf.message import Message
-from numpy.typing import NDArray
 
-from rondel.decoder import kernels
+from rondel.decoder import kernels, pool
 from rondel.decoder.errors import InvalidRequest
-from rondel.decoder.session import DecoderSession
 from rondel.server import exactly_once
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
-from rondel.server.errors import known, to_status
+from rondel.server.replies import check_reply, optional, reply_bytes
 from rondel.server.scheduler import Scheduler
+from rondel.server.stepping import Stepping
 from rondel.server.streams import Entry, StreamRegistry
 from rondel.v1 import attention_pb2 as pb
-from rondel.v1 import tensor_pb2
 from rondel.v1.specs import spec_from_message, spec_to_message
 from rondel.v1.wire import from_tensor, to_tensor
-
-_THREADS: Final = 1
-"""The kernels of this version run on the worker that calls them."""
-_RESULT_OVERHEAD: Final = 256
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -43,6 +36,7 @@ class AttentionService:
         self._streams = streams
         self._scheduler = scheduler
         self._version = version
+        self._stepping = Stepping(config, streams)
         self._lease_ms = math.ceil(config.idle_lease_seconds * 1000)
 
     async def open_stream(self, request: pb.OpenStreamRequest, call: Call) -> pb.OpenStreamResponse:
@@ -60,7 +54,9 @@ class AttentionService:
                 f"a step has 1 to {self._config.max_step_items} items, got {len(request.items)}",
                 field="items",
             )
-        return await self._on_worker(self._step, request, call)
+        return await self._scheduler.run_jointly(
+            self._stepping, request, cost=call.size, deadline=call.deadline
+        )
 
     async def truncate_stream(
         self, request: pb.TruncateStreamRequest, call: Call
@@ -117,7 +113,7 @@ class AttentionService:
     def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
         session = self._entry(request.stream).session
         q = from_tensor(request.q, name="q")
-        self._check_reply(_reply_bytes(session, request.layer, q))
+        check_reply(reply_bytes(session, request.layer, q), self._config.max_message_bytes)
         out, lse = exactly_once.attend(
             session,
             generation=request.generation,
@@ -126,63 +122,7 @@ class AttentionService:
             q=q,
             return_lse=request.return_lse,
         )
-        return pb.AttendResponse(out=to_tensor(out), lse=_optional(lse), committed_length=session.length)
-
-    def _step(self, request: pb.StepRequest) -> pb.StepResponse:
-        response = pb.StepResponse()
-        size = 0
-        named: set[str] = set()
-        for item in request.items:
-            result, reply_bytes = self._step_item(request.layer, item, size, named)
-            response.results.append(result)
-            size += reply_bytes
-        return response
-
-    def _step_item(
-        self, layer: int, item: pb.StepItem, size: int, named: set[str]
-    ) -> tuple[pb.StepResult, int]:
-        """The result of one item and its bytes. The items before it have named the streams ``named`` and take
-        ``size`` bytes of the reply."""
-        result = pb.StepResult()
-        try:
-            session = self._entry(item.stream).session
-            result.committed_length = session.length
-            if item.stream.handle in named:
-                raise InvalidRequest("a stream may occur once in a call", field="stream")
-            named.add(item.stream.handle)
-            q = from_tensor(item.q, name="q")
-            reply_bytes = _reply_bytes(session, layer, q)
-            self._check_reply(size + reply_bytes)
-            done = exactly_once.step(
-                session,
-                generation=item.generation,
-                position=item.position,
-                layer=layer,
-                q=q,
-                k=from_tensor(item.k, name="k"),
-                v=from_tensor(item.v, name="v"),
-                return_lse=item.return_lse,
-            )
-        except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
-            result.status.CopyFrom(to_status(known(error)))
-            return result, result.ByteSize()
-        result = pb.StepResult(
-            out=to_tensor(done.out),
-            lse=_optional(done.lse),
-            committed_length=session.length,
-            layer_length=done.layer_length,
-            duplicate=done.duplicate,
-        )
-        return result, reply_bytes
-
-    def _check_reply(self, size: int) -> None:
-        """A reply that cannot be sent must be refused before anything has changed."""
-        if size > self._config.max_message_bytes:
-            raise InvalidRequest(
-                f"the reply would have about {size} bytes, the server sends at most "
-                f"{self._config.max_message_bytes}; send fewer rows or items",
-                field="q",
-            )
+        return pb.AttendResponse(out=to_tensor(out), lse=optional(lse), committed_length=session.length)
 
     def _truncate(self, request: pb.TruncateStreamRequest) -> pb.TruncateStreamResponse:
         entry = self._entry(request.stream)
@@ -231,16 +171,5 @@ class AttentionService:
             ),
             memory=pb.MemoryInfo(budget=memory.budget, reserved=memory.reserved, resident=memory.resident),
             streams=len(self._streams),
-            threads=_THREADS,
+            threads=pool.threads(),
         )
-
-
-def _reply_bytes(session: DecoderSession, layer: int, q: NDArray[np.float32]) -> int:
-    """Bytes of a result for these rows, lse and all the rest included, rounded up."""
-    group = session.spec.group(layer)
-    rows = q.shape[0] if q.ndim else 0
-    return rows * group.query_heads * (group.value_dim + 1) * 4 + _RESULT_OVERHEAD
-
-
-def _optional(lse: NDArray[np.float32] | None) -> tensor_pb2.Tensor | None:
-    return None if lse is None else to_tensor(lse)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rondel.decoder.batch import Step
 from rondel.decoder.errors import (
     DuplicateTooOld,
     InvalidLayer,
@@ -104,11 +105,12 @@ def step(
     k: Floats,
     v: Floats,
     return_lse: bool,
-) -> Stepped:
-    """Stores k [n, Hkv, Dk] and v [n, Hkv, Dv] in a layer, or finds them there; attends from q [n, Hq, Dk].
+) -> Step | Stepped:
+    """The step that q [n, Hq, Dk], k [n, Hkv, Dk] and v [n, Hkv, Dv] ask for, which is still to be carried
+    out; or, if the tokens are there already, its answer once more.
 
     Raises:
-        As :func:`append`.
+        As :func:`append`, except for what the session will refuse when the step is carried out.
     """
     check_generation(session, generation)
     check_position("position", position)
@@ -121,10 +123,7 @@ def step(
             f"q, k and v must have as many tokens, got {got}", field="q", got=got, expected="equal numbers"
         )
     if _is_new(session, (layer,), position, len(k)):
-        if return_lse:
-            out, lse = session.step(layer, q, k, v, return_lse=True)
-            return Stepped(out, lse, session.layer_length(layer), False)
-        return Stepped(session.step(layer, q, k, v), None, session.layer_length(layer), False)
+        return Step(session, layer, q, k, v)
     _check_same(session, layer, position, k, v)
     try:
         again = attend(

@@ -1,7 +1,8 @@
 """One worker thread for everything that touches sessions, and a bounded queue in front of it.
 
 The event loop submits, the worker carries out in order of arrival. So operations on one stream never overlap,
-and a repeated call finds the first one finished. While the worker computes, the loop stays free.
+and a repeated call finds the first one finished. Operations of one kind that wait behind each other may be
+carried out as one. While the worker computes, the loop stays free.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -21,17 +23,24 @@ from rondel.decoder.errors import DeadlineExpired, Draining, Overloaded, ServerI
 
 log = logging.getLogger("rondel.server")
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 _SLICE_SECONDS: Final = 0.002
 """Finished operations wait at most about so long for others of their batch."""
 _SMOOTHING: Final = 0.05
 _MAX_HINT_MS: Final = 10_000
+_JOINT_BYTES: Final = 1 << 20
+"""Requests beyond so many bytes are not joined: what came first must not wait for all the rest."""
 
 
 @dataclass(slots=True, eq=False)
 class _Operation:
-    work: Callable[[], Any]
+    """``work`` takes the argument; if it is ``joint``, a list of arguments of such operations."""
+
+    work: Callable[[Any], Any]
+    argument: Any
+    joint: bool
     future: asyncio.Future[Any]
     cost: int
     deadline: float | None
@@ -51,6 +60,8 @@ class Scheduler:
         self._queue_bytes = queue_bytes
         self._clock = clock
         self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._ahead: deque[_Operation | None] = deque()
+        """What the worker has taken from the queue and not begun: at most one."""
         self._waiting_bytes = 0
         self._waiting = 0
         self._seconds_each = 0.001
@@ -77,6 +88,24 @@ class Scheduler:
             DeadlineExpired: ``deadline`` (on the clock) passed before the work began.
             Exception: whatever ``work`` raised.
         """
+        result: T = await self._submitted(_alone, work, False, cost, deadline)
+        return result
+
+    async def run_jointly(
+        self, work: Callable[[list[A]], list[T]], argument: A, *, cost: int, deadline: float | None = None
+    ) -> T:
+        """The result for ``argument`` of ``work([argument, ...])``, one call for all the operations of this
+        ``work`` that wait behind each other; it gives as many results, in order.
+
+        Everything else is as with :meth:`run`: the order of arrival is kept, and a cancelled or expired
+        operation is left out. An exception of ``work`` is raised for every argument of the call.
+        """
+        result: T = await self._submitted(work, argument, True, cost, deadline)
+        return result
+
+    async def _submitted(
+        self, work: Callable[[Any], Any], argument: Any, joint: bool, cost: int, deadline: float | None
+    ) -> Any:
         if not self._accepting:
             raise Draining("the server is shutting down")
         # One operation is always let in, so that a message larger than the bound is not impossible; and the
@@ -86,15 +115,14 @@ class Scheduler:
                 f"{self._waiting_bytes} bytes of requests are waiting, the bound is {self._queue_bytes}",
                 retry_after_ms=self._hint_ms(),
             )
-        operation = _Operation(work, self._loop.create_future(), cost, deadline)
+        operation = _Operation(work, argument, joint, self._loop.create_future(), cost, deadline)
         self._submit(operation)
-        result: T = await operation.future
-        return result
+        return await operation.future
 
     def post(self, work: Callable[[], object]) -> None:
         """Has ``work()`` called on the worker, whatever the queue holds. For freeing things: nobody waits for
         it, and an error is only logged. After the worker has ended it does nothing."""
-        operation = _Operation(work, self._loop.create_future(), 0, None)
+        operation = _Operation(_alone, work, False, self._loop.create_future(), 0, None)
         operation.future.add_done_callback(_log_failure)
         self._submit(operation)
 
@@ -141,7 +169,7 @@ class Scheduler:
         try:
             going = True
             while going:
-                going = self._run_batch(self._queue.get())
+                going = self._run_batch(self._next(self._queue.get))
         finally:
             self._wake(self._end)
 
@@ -152,13 +180,14 @@ class Scheduler:
         operation = first
         try:
             while operation is not None:
-                batch.append(operation)
-                self._carry_out(operation, now)
+                together = self._with_more(operation)
+                batch += together
+                self._carry_out(together, now)
                 now = self._clock()
                 if now - began > _SLICE_SECONDS:
                     break
                 try:
-                    operation = self._queue.get_nowait()
+                    operation = self._next(self._queue.get_nowait)
                 except queue.Empty:
                     break
         finally:
@@ -166,24 +195,54 @@ class Scheduler:
                 self._wake(self._finish, batch, now - began)
         return operation is not None
 
+    def _next(self, get: Callable[[], _Operation | None]) -> _Operation | None:
+        with contextlib.suppress(IndexError):
+            return self._ahead.popleft()
+        return get()
+
+    def _with_more(self, first: _Operation) -> list[_Operation]:
+        """The operation and those next in the queue that can be carried out with it."""
+        together, size = [first], first.cost
+        while first.joint:
+            try:
+                operation = self._next(self._queue.get_nowait)
+            except queue.Empty:
+                break
+            size += operation.cost if operation is not None else 0
+            if operation is None or operation.work != first.work or size > _JOINT_BYTES:
+                self._ahead.append(operation)
+                break
+            together.append(operation)
+        return together
+
     def _wake(self, work: Callable[..., None], *args: object) -> None:
         # A worker that was left behind can outlive the loop.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(work, *args)
 
     @staticmethod
-    def _carry_out(operation: _Operation, now: float) -> None:
+    def _carry_out(together: list[_Operation], now: float) -> None:
         # Both are looked at here, and not again: what has begun is applied whole.
-        if operation.future.cancelled():
+        begun: list[_Operation] = []
+        for operation in together:
+            if operation.future.cancelled():
+                continue
+            if operation.deadline is not None and now >= operation.deadline:
+                operation.error = DeadlineExpired(
+                    "the deadline passed before the work began; nothing was done"
+                )
+            else:
+                begun.append(operation)
+        if not begun:
             return
-        if operation.deadline is not None and now >= operation.deadline:
-            operation.error = DeadlineExpired("the deadline passed before the work began; nothing was done")
-            return
+        first, arguments = begun[0], [operation.argument for operation in begun]
         try:
-            operation.result = operation.work()
-            operation.settled = True
+            results = first.work(arguments) if first.joint else [first.work(first.argument)]
+            for operation, operation.result in zip(begun, results, strict=True):
+                operation.settled = True
         except Exception as error:  # noqa: BLE001 - it is handed to whoever waits for the operation
-            operation.error = error
+            for operation in begun:
+                operation.error = error
 
     def _end(self) -> None:
         """On the loop, after the worker's last batch: nothing may wait for a thread that is gone."""
@@ -196,7 +255,7 @@ class Scheduler:
         left: list[_Operation] = []
         while True:
             try:
-                operation = self._queue.get_nowait()
+                operation = self._next(self._queue.get_nowait)
             except queue.Empty:
                 break
             if operation is not None:
@@ -204,6 +263,10 @@ class Scheduler:
                 left.append(operation)
         if left:
             self._finish(left, 0.0)
+
+
+def _alone(work: Callable[[], T]) -> T:
+    return work()
 
 
 def _log_failure(future: asyncio.Future[Any]) -> None:

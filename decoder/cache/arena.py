@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rondel.decoder.cache.layout import round_up
 from rondel.decoder.errors import BudgetExceeded, InvalidSpec
@@ -184,15 +185,22 @@ class Arena:
                 return offset
             return slab.fresh.pop()
 
+    def _give_back(self, page_bytes: int, offset: int) -> None:
+        with self._lock:
+            self._put_back(self._pools[page_bytes], offset)
+
+    def _put_back(self, pool: _Pool, offset: int) -> None:
+        slab = pool.slabs[self._slab_of(pool, offset)]
+        slab.used_before.append(offset)
+        slab.in_use -= 1
+        self._resident -= pool.page_bytes
+
     def _release(self, demand: Mapping[int, int], taken: Mapping[int, list[int]]) -> None:
         with self._lock:
             for page_bytes, pages in demand.items():
                 pool = self._pools[page_bytes]
                 for offset in taken.get(page_bytes, ()):
-                    slab = pool.slabs[self._slab_of(pool, offset)]
-                    slab.used_before.append(offset)
-                    slab.in_use -= 1
-                    self._resident -= page_bytes
+                    self._put_back(pool, offset)
                 pool.promised -= pages
                 spare = len(pool.slabs) - pool.slabs_for(pool.promised)
                 for slab in [s for s in pool.slabs.values() if s.in_use == 0][:spare]:
@@ -242,6 +250,15 @@ class Reservation:
         offset = self._arena._take(page_bytes)
         taken.append(offset)
         return offset
+
+    def give_back(self, page_bytes: int, offset: int) -> None:
+        """Return one taken page; it stays promised."""
+        self._taken[page_bytes].remove(offset)
+        self._arena._give_back(page_bytes, offset)
+
+    def contents(self, page_bytes: int, offset: int) -> NDArray[np.uint8]:
+        """The bytes of a taken page, in place."""
+        return self._arena._bytes[offset : offset + page_bytes]
 
     def release(self) -> None:
         """Give every page and the promise back. Doing it twice is harmless."""

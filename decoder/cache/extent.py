@@ -18,14 +18,21 @@ from rondel.decoder.errors import (
 )
 from rondel.decoder.spec import StreamSpec, integer
 
+Marks = tuple[list[int], list[int], int, int]
+
 
 class StreamExtent:
-    """Lengths, high water and generation of one stream; ``layouts`` has one ring layout per layer group."""
+    """Lengths, high water and generation of one stream; ``layouts`` has one ring layout per layer group.
+
+    Every layer has a high water of its own, ``claimed``: what one layer has overwritten says nothing about
+    the ring of another. ``high_water`` is the largest of them.
+    """
 
     def __init__(self, spec: StreamSpec, layouts: Sequence[RingLayout]) -> None:
         self._spec = spec
         self._layouts = layouts
         self._lengths = [0] * spec.layers
+        self._claimed = [0] * spec.layers
         self.length = 0
         self.high_water = 0
         self.generation = 0
@@ -35,24 +42,44 @@ class StreamExtent:
         self._spec.group_index(layer)
         return self._lengths[layer]
 
+    def claimed(self, layer: int) -> int:
+        """The largest position + 1 that one layer ever claimed."""
+        return self._claimed[layer]
+
     @property
     def min_length(self) -> int:
-        """The smallest length that a truncate may ask for; never more than ``length``."""
+        """The smallest length that a truncate may ask for; never more than ``length``.
+
+        A truncate reaches every layer, so within a group the layer that has overwritten most decides, and the
+        tightest group for the stream. A group that has overwritten nothing does not ask for anything.
+        """
         limits = [
-            min(self.length, self.high_water - layout.group.reserve)
+            min(self.length, claimed - layout.group.reserve)
             for layout in self._layouts
-            if layout.wraps_at(self.high_water)
+            if layout.wraps_at(claimed := max(self._claimed[layer] for layer in layout.group.layers))
         ]
         return max(limits, default=0)
 
-    def claim(self, length: int) -> None:
-        """Note that positions below ``length`` are about to be written: the first store of any change."""
+    def claim(self, layer: int, length: int) -> None:
+        """Note that a layer's positions below ``length`` are about to be written: the first store of any
+        change."""
+        self._claimed[layer] = max(self._claimed[layer], length)
         self.high_water = max(self.high_water, length)
 
     def advance(self, layer: int, length: int) -> None:
         """Note that a layer has all tokens below ``length``: the last store of any change."""
         self._lengths[layer] = length
         self.length = min(self._lengths)
+
+    def marks(self) -> Marks:
+        """All lengths and claims as they are, for :meth:`reset`."""
+        return list(self._lengths), list(self._claimed), self.length, self.high_water
+
+    def reset(self, marks: Marks) -> None:
+        """Be as at those marks. Only once the pages claimed since have got their old contents back: otherwise
+        what a claim has overwritten is gone, whether the call went well or not."""
+        lengths, claimed, self.length, self.high_water = marks
+        self._lengths, self._claimed = list(lengths), list(claimed)
 
     def truncate(self, length: int) -> None:
         """Set every layer to ``length`` and begin a generation. Raises SequenceGap, RollbackTooDeep."""
@@ -122,7 +149,7 @@ class StreamExtent:
         """Raises SequenceGap, or WindowEvicted unless all that rows from ``position`` on see is stored."""
         self.check_held(layer, position, rows)
         layout = self._layouts[self._spec.group_index(layer)]
-        group, oldest = layout.group, layout.oldest_whole(self.high_water)
+        group, oldest = layout.group, layout.oldest_whole(self._claimed[layer])
         # Rows within the sinks see only sinks, which are always there.
         start = max(position, group.sinks)
         if group.window is None or oldest <= group.sinks or start >= position + rows:
@@ -137,6 +164,6 @@ class StreamExtent:
         """Raises SequenceGap, or DuplicateTooOld unless these positions are still stored."""
         self.check_held(layer, position, tokens)
         layout = self._layouts[self._spec.group_index(layer)]
-        oldest = layout.oldest_whole(self.high_water)
+        oldest = layout.oldest_whole(self._claimed[layer])
         if max(position, layout.group.sinks) < min(oldest, position + tokens):
             raise DuplicateTooOld(f"position {position} is no longer stored, {oldest} is", oldest=oldest)

@@ -125,6 +125,12 @@ class RingLayout:
         """Whether a stream of this length has overwritten anything."""
         return length - self.group.sinks > self.capacity
 
+    def rewritten(self, claimed: int, end: int) -> list[int]:
+        """The ring's pages that lose an old lap when a layer that has claimed ``claimed`` claims ``end``."""
+        first = max(self.capacity, round_up(max(0, claimed - self.group.sinks), PAGE_SLOTS)) // PAGE_SLOTS
+        stop = round_up(max(0, end - self.group.sinks), PAGE_SLOTS) // PAGE_SLOTS
+        return [page % self.ring_pages for page in range(first, min(stop, first + self.ring_pages))]
+
     def words(self) -> NDArray[np.int64]:
         """The same facts for the kernels, in the order of ``geometry_from`` in ``kernels/geometry.pxi``."""
         sink = self.sink_page

@@ -22,6 +22,7 @@ class GroupRings:
         self._row_of = {layer: row for row, layer in enumerate(self.group.layers)}
         # [layers of the group, 1 + ring pages]: sink page, then ring pages; -1 = not taken
         self._tables = np.full((len(self.group.layers), 1 + self.layout.ring_pages), -1, dtype=np.int64)
+        self._sink_taken = False
         self._pages_taken = 0
 
     @property
@@ -34,9 +35,16 @@ class GroupRings:
         row: NDArray[np.int64] = self._tables[self._row_of[layer]]
         return row
 
+    @property
+    def columns(self) -> int:
+        """Columns of the page tables that are in use, for :meth:`shrink`: each is a page of every layer."""
+        return int(self._sink_taken) + self._pages_taken
+
     def grow(self, length: int, pages: Reservation) -> None:
         """Take the pages that a stream of ``length`` tokens needs, for all layers at once."""
-        if self.layout.sink_page and length and self._tables[0, 0] < 0:
+        # Counted before they are taken: an error in between leaves a column that shrink() gives back.
+        if self.layout.sink_page and length and not self._sink_taken:
+            self._sink_taken = True
             for table in self._tables:
                 table[0] = pages.take(self.layout.sink_page.page_bytes)
         tokens = min(max(0, length - self.group.sinks), self.layout.capacity)
@@ -44,3 +52,17 @@ class GroupRings:
             self._pages_taken += 1
             for table in self._tables:
                 table[self._pages_taken] = pages.take(self.layout.page.page_bytes)
+
+    def shrink(self, columns: int, pages: Reservation) -> None:
+        """Give back all but the first ``columns`` that were taken."""
+        while self.columns > columns:
+            # The sink page is the first to be taken, so the last to go.
+            page = self.layout.page if self._pages_taken else self.layout.sink_page
+            for table in self._tables:
+                if page is not None and table[self._pages_taken] >= 0:
+                    pages.give_back(page.page_bytes, int(table[self._pages_taken]))
+                    table[self._pages_taken] = -1
+            if self._pages_taken:
+                self._pages_taken -= 1
+            else:
+                self._sink_taken = False

@@ -1,7 +1,8 @@
 """The kernels: attention and quantisation over pages, one source compiled once per instruction set.
 
-    simd.h        vector primitives: the only code that differs between instruction sets
-    tiles.h       products of stored tiles with a block of rows (written over simd.h)
+    simd.h        vector primitives, simd_avx512.h … simd_neon.h: the code that differs between processors
+    tiles.h       products of stored tiles with a block of rows: tiles_pairs.h, tiles_planes.h and tiles_amx.h
+                  by the multiply that there is, tiles_f32.h
     geometry.pxi  where a token's bytes are
     store.pxi     quantise and place; read and compare
     softmax.pxi   one row over one page
@@ -10,7 +11,7 @@
     batch.pxi     many streams in one job of the thread pool (pool.h, _pool.pyx)
     api.pxi       the Python face
     bandwidth.pxi, bandwidth.h   read loops: the yardstick of the benchmarks
-    _base … _v4vnni.pyx   the tiers: they include all of the above; _cpu.pyx asks the processor
+    _base … _v4amx.pyx   the tiers: they include all of the above; _cpu.pyx asks the processor
 
 A kernel takes pointers, sizes and page tables; it allocates nothing, raises nothing and knows no cache
 object. The tier is chosen once, at import: the best that the processor has, or the one that the
@@ -33,8 +34,9 @@ Floats = NDArray[np.float32]
 Words = NDArray[np.int64]
 
 
-Query = tuple[Words, int, Words, int, float, Floats, Floats, Floats]
-"""words, base, table, first, scale, q [N, Hq, Dk], out [N, Hq, Dv], lse [N, Hq]"""
+Query = tuple[Words, int, Words, int, float, Floats, Floats, Floats, Floats | None]
+"""words, base, table, first, scale, q [N, Hq, Dk], out [N, Hq, Dv], lse [N, Hq], q_sinks [N, Hq, Dk] or None:
+what the sink page is scored by, where that is not q"""
 
 
 class Kernels(Protocol):

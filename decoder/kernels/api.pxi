@@ -114,14 +114,15 @@ cdef int64_t item_bytes(const Item* item) noexcept nogil:
     return min(item.g.capacity, item.first + item.rows) * item.g.ring_run // PAGE_SLOTS * item.g.kv_heads
 
 
-# call: words, base, table, first, scale, q [N, Hq, Dk], out [N, Hq, Dv], lse [N, Hq]. The tuple keeps the
-# arrays alive.
+# call: words, base, table, first, scale, q [N, Hq, Dk], out [N, Hq, Dv], lse [N, Hq], q_sinks [N, Hq, Dk] or
+# None. The tuple keeps the arrays alive.
 cdef fill_item(Item* item, tuple call):
     cdef const int64_t[::1] words = call[0]
     cdef const int64_t[::1] table = call[2]
     cdef const float[:, :, ::1] q = call[5]
     cdef float[:, :, ::1] out = call[6]
     cdef float[:, ::1] lse = call[7]
+    cdef const float[:, :, ::1] q_sinks = call[8]
     cdef int heads
     item.g = geometry_from(words)
     item.base = <char*><uintptr_t>call[1]
@@ -135,6 +136,11 @@ cdef fill_item(Item* item, tuple call):
         raise ValueError(f"out must be [{item.rows}, {heads}, {item.g.value_dim}]")
     if lse.shape[0] != item.rows or lse.shape[1] != heads:
         raise ValueError(f"lse must be [{item.rows}, {heads}]")
+    if q_sinks is not None and (
+        q_sinks.shape[0] != item.rows or q_sinks.shape[1] != heads or q_sinks.shape[2] != item.g.key_dim
+    ):
+        raise ValueError(f"q_sinks must be [{item.rows}, {heads}, {item.g.key_dim}]")
+    item.q_sinks = NULL
     item.most_rows = <int>min(<int64_t>BLOCK_ROWS, item.rows * item.g.group)
     item.blocks = (item.rows * item.g.group + BLOCK_ROWS - 1) // BLOCK_ROWS
     item.ranges = range_count(&item.g, item.first + item.rows - 1)
@@ -143,6 +149,8 @@ cdef fill_item(Item* item, tuple call):
         check_pages(&item.g, table, item.first, item.rows, True)
         item.table = &table[0]
         item.q = &q[0, 0, 0]
+        if q_sinks is not None:
+            item.q_sinks = &q_sinks[0, 0, 0]
         item.out = &out[0, 0, 0]
         item.lse = &lse[0, 0]
 

@@ -169,9 +169,9 @@ cdef void merge_page(const Geometry* g, Page* page, const char* values, int star
             vf_store(acc + c, vf_fma(value, unit, vf_mul(vf_load(acc + c), old_factor)))
 
 # next_run: what the block will read after this page, to be fetched while the values are summed.
-cdef void attend_page(const Geometry* g, Page* page, int head, Block* b, const char* next_run) noexcept nogil:
+cdef void attend_page(const Geometry* g, Page* page, Block* b, const char* next_run) noexcept nogil:
     cdef int start = PAGE_SLOTS, end = 0
-    cdef const char* run = page.at + head * page.run
+    cdef const char* run = page.at + b.head * page.run
     cdef const char* values = run + key_bytes(g, page.slots)
     cdef bint whole_numbers = g.storage == STORE_INT8
     cdef int r
@@ -221,10 +221,23 @@ cdef inline int64_t range_count(const Geometry* g, int64_t position) noexcept no
     cdef int64_t slots = min(g.capacity, position + 1 - g.sinks)
     return max(<int64_t>1, (slots + RANGE_PAGES * PAGE_SLOTS - 1) // (RANGE_PAGES * PAGE_SLOTS))
 
+# The block over the sink page, which q_sinks scores if there is one.
+cdef void attend_sinks(const Item* item, Block* b) noexcept nogil:
+    cdef const Geometry* g = &item.g
+    cdef Page page = page_at(g, item.base, item.table, 0)
+    cdef int r
+    for r in range(b.rows):
+        b.lo[r] = 0
+        b.hi[r] = <int>min(g.sinks, b.position[r] + 1)
+    if item.q_sinks != NULL:
+        load_queries(g, b, item.q_sinks, item.first, item.scale)
+    attend_page(g, &page, b, page.at + b.head * page.run)
+    if item.q_sinks != NULL:
+        load_queries(g, b, item.q, item.first, item.scale)
+
 # The block over one range of ring pages; the first range begins with the sink page. Result in b.page_range.
-cdef void attend_range(
-    const Geometry* g, char* base, const int64_t* table, int head, int64_t number, Block* b
-) noexcept nogil:
+cdef void attend_range(const Item* item, int64_t number, Block* b) noexcept nogil:
+    cdef const Geometry* g = &item.g
     cdef int64_t slots = min(g.capacity, b.position[b.rows - 1] + 1 - g.sinks)
     cdef int64_t ring_pages = (slots + PAGE_SLOTS - 1) // PAGE_SLOTS
     cdef int64_t ring_page
@@ -232,17 +245,13 @@ cdef void attend_range(
     cdef int r
     clear_partial(g, b.rows, &b.page_range)
     if number == 0 and g.sink_slots:
-        page = page_at(g, base, table, 0)
-        for r in range(b.rows):
-            b.lo[r] = 0
-            b.hi[r] = <int>min(g.sinks, b.position[r] + 1)
-        attend_page(g, &page, head, b, page.at + head * page.run)
+        attend_sinks(item, b)
     for ring_page in range(number * RANGE_PAGES, min(ring_pages, (number + 1) * RANGE_PAGES)):
-        page = page_at(g, base, table, 1 + ring_page)
+        page = page_at(g, item.base, item.table, 1 + ring_page)
         for r in range(b.rows):
             if r and b.position[r] == b.position[r - 1]:
                 b.lo[r], b.hi[r] = b.lo[r - 1], b.hi[r - 1]
             else:
                 visible_slots(g, b.position[r], ring_page, &b.lo[r], &b.hi[r])
-        following = page_at(g, base, table, 1 + (ring_page + 1) % ring_pages)
-        attend_page(g, &page, head, b, following.at + head * following.run)
+        following = page_at(g, item.base, item.table, 1 + (ring_page + 1) % ring_pages)
+        attend_page(g, &page, b, following.at + b.head * following.run)

@@ -10,22 +10,6 @@ cdef enum:
     UNITS_PER_THREAD = 4
     ALONE_BYTES = 196608    # less than this of stored data is not worth waking anybody
 
-cdef struct Item:
-    Geometry g
-    char* base
-    const int64_t* table
-    int64_t first           # position of the first row
-    int64_t rows            # query rows
-    float scale
-    const float* q          # [rows, Hq, Dk]
-    float* out              # [rows, Hq, Dv]
-    float* lse              # [rows, Hq]
-    int most_rows           # product rows of a full block
-    int64_t blocks          # blocks of product rows
-    int64_t ranges          # ranges of pages that the last row may see
-    int64_t first_unit
-    float* partials         # [kv heads][blocks][ranges] × one partial, or NULL: ranges are not split
-
 cdef struct Batch:
     Item* items
     int64_t count
@@ -90,17 +74,18 @@ cdef void batch_unit(void* context, int64_t unit, int worker) noexcept nogil:
     head = unit // item.blocks
     b.rows = block_rows(item, block)
     block_layout(&item.g, item.most_rows, batch.scratch + worker * batch.scratch_bytes, &b)
-    load_queries(&item.g, &b, <int>head, item.q, item.first, block * BLOCK_ROWS, item.scale)
+    b.head, b.start = <int>head, block * BLOCK_ROWS
+    load_queries(&item.g, &b, item.q, item.first, item.scale)
     product_begin(&b.product)
     if item.partials != NULL:
         kept = partial_at(item, (head * item.blocks + block) * item.ranges + number)
         b.page_range = kept
-        attend_range(&item.g, item.base, item.table, <int>head, number, &b)
+        attend_range(item, number, &b)
         product_end(&b.product)
         return
     clear_partial(&item.g, b.rows, &b.total)
     for number in range(item.ranges):
-        attend_range(&item.g, item.base, item.table, <int>head, number, &b)
+        attend_range(item, number, &b)
         merge_range(&item.g, b.rows, &b.page_range, &b.total)
     product_end(&b.product)
     write_rows(&item.g, b.rows, &b.total, <int>head, block * BLOCK_ROWS, item.out, item.lse)

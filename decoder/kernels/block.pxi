@@ -16,6 +16,24 @@ cdef extern from "tiles.h":
         const float*, int64_t, int, int, const float*, const float*, int64_t, float*, int64_t, int
     ) noexcept nogil
 
+# What a batch is made of: one stream's layer with its query rows.
+cdef struct Item:
+    Geometry g
+    char* base
+    const int64_t* table
+    int64_t first           # position of the first row
+    int64_t rows            # query rows
+    float scale
+    const float* q          # [rows, Hq, Dk]
+    const float* q_sinks    # [rows, Hq, Dk], or NULL: q
+    float* out              # [rows, Hq, Dv]
+    float* lse              # [rows, Hq]
+    int most_rows           # product rows of a full block
+    int64_t blocks          # blocks of product rows
+    int64_t ranges          # ranges of pages that the last row may see
+    int64_t first_unit
+    float* partials         # [kv heads][blocks][ranges] × one partial, or NULL: ranges are not split
+
 # Running state of the online softmax, per row: output so far = acc / sum, relative to 2^most.
 cdef struct Partial:
     float* most     # [BLOCK_ROWS], whole vectors
@@ -24,6 +42,8 @@ cdef struct Partial:
 
 cdef struct Block:
     int rows                # product rows in use
+    int head                # kv head
+    int64_t start           # flat number of the first
     int64_t* position       # [BLOCK_ROWS]
     int* lo                 # [BLOCK_ROWS] visible slots of the page at hand
     int* hi
@@ -123,9 +143,7 @@ cdef inline void merge_factors(float most, float new_most, float* old_factor, fl
 # The query rows of the block as int16 with one scale each (±ROW_LIMIT, halved above 512 channels so that
 # Kp · 127 · ROW_LIMIT stays below 2^31) and what that rounded off as int16 again; or, for float32, as they are.
 # Padding is zero.
-cdef void load_queries(
-    const Geometry* g, Block* b, int head, const float* q, int64_t first, int64_t start, float scale
-) noexcept nogil:
+cdef void load_queries(const Geometry* g, Block* b, const float* q, int64_t first, float scale) noexcept nogil:
     cdef int units = ROW_LIMIT if g.key_pad <= 512 else ROW_LIMIT // 2
     cdef float log2e = <float>1.4426950408889634
     cdef float[1024 + 16] padded
@@ -137,9 +155,9 @@ cdef void load_queries(
     cdef const float* row
     cdef int r, i
     for r in range(b.rows):
-        flat = start + r
+        flat = b.start + r
         b.position[r] = first + flat // g.group
-        row = q + ((flat // g.group) * g.kv_heads * g.group + head * g.group + flat % g.group) * g.key_dim
+        row = q + ((flat // g.group) * g.kv_heads * g.group + b.head * g.group + flat % g.group) * g.key_dim
         memcpy(padded, row, 4 * g.key_dim)
         memset(padded + g.key_dim, 0, 4 * (g.query_steps - g.key_dim))
         if g.storage == STORE_FLOAT32:

@@ -56,11 +56,12 @@ class Mirror:
     session: DecoderSession = field(init=False)
     k: list[list[Floats]] = field(init=False, repr=False)
     v: list[list[Floats]] = field(init=False, repr=False)
-    high_water: int = field(init=False, default=0)
+    claimed: list[int] = field(init=False, repr=False)  # per layer: the most that it ever held
 
     def __post_init__(self) -> None:
         self.session = DecoderSession(self.spec, self.arena, tier=self.tier)
         self.rng = np.random.default_rng(self.seed)
+        self.claimed = [0] * self.spec.layers
         self.k = [[] for _ in range(self.spec.layers)]
         self.v = [[] for _ in range(self.spec.layers)]
 
@@ -105,7 +106,7 @@ class Mirror:
     def note(self, layer: int, k: Floats, v: Floats) -> None:
         self.k[layer].extend(k)
         self.v[layer].extend(v)
-        self.high_water = max(self.high_water, len(self.k[layer]))
+        self.claimed[layer] = max(self.claimed[layer], len(self.k[layer]))
 
     def append(self, layer: int, k: Floats, v: Floats) -> None:
         assert self.session.append(layer, k, v) == len(self.k[layer]) + len(k)
@@ -124,23 +125,29 @@ class Mirror:
                 self.append(layer, k, v)
         return self
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int) -> Mirror:
         self.session.truncate(length)
         for tokens in (*self.k, *self.v):
             del tokens[length:]
+        return self
 
     # --- what must happen -----------------------------------------------------------------------------
 
     def oldest(self, layer: int) -> int:
         """First position, sinks aside, whose page has not been begun again."""
         group = self.spec.group(layer)
-        begun = 128 * math.ceil((self.high_water - group.sinks) / 128)
+        begun = 128 * math.ceil((self.claimed[layer] - group.sinks) / 128)
         return group.sinks + int(max(0, begun - capacity(group)))
 
     @property
+    def high_water(self) -> int:
+        return max(self.claimed)
+
+    @property
     def min_length(self) -> int:
-        wrapped = [g for g in self.spec.groups if self.high_water > g.sinks + capacity(g)]
-        return max((min(self.length, self.high_water - g.reserve) for g in wrapped), default=0)
+        layers = [(self.spec.group(layer), claimed) for layer, claimed in enumerate(self.claimed)]
+        wrapped = [(g, claimed) for g, claimed in layers if claimed > g.sinks + capacity(g)]
+        return max((min(self.length, claimed - g.reserve) for g, claimed in wrapped), default=0)
 
     def refusal_of_append(self, layers: Sequence[int], tokens: int) -> Refusal:
         starts = {len(self.k[layer]) for layer in layers}

@@ -1,8 +1,4 @@
-"""A session that turns keys and queries itself: to the bit a plain one that is given them turned.
-
-The answers of a group with a rope and sinks, once its window has left them behind, are not held to anything
-here: the second query is (below), but the kernels do not take it yet.
-"""
+"""A session that turns keys and queries itself: to the bit a plain one that is given them turned."""
 
 from __future__ import annotations
 

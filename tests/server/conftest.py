@@ -13,9 +13,11 @@ import tinygguf
 
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
+from rondel.server.scheduler import Scheduler
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from held import Clock
 from processes import Process, Start
 from rawclient import Client, Tokens
 
@@ -30,6 +32,18 @@ def tokens(rng: np.random.Generator) -> Tokens:
 @pytest.fixture
 def config() -> ServerConfig:
     return ServerConfig(port=0, budget_bytes=64 << 20, drain_seconds=5.0)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest_asyncio.fixture
+async def scheduler(clock: Clock) -> AsyncIterator[Scheduler]:
+    running = Scheduler("test", queue_bytes=1000, clock=clock)
+    yield running
+    await running.stop()
 
 
 @pytest_asyncio.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rawclient import SPEC, Client, Failure, Tokens, item
 
-from rondel.decoder import kernels
+from rondel.decoder import kernels, pool
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
@@ -164,6 +164,7 @@ async def test_the_server_describes_itself(client: Client, server: Server, token
     before = await client.info()
     assert before.tier == kernels.TIER
     assert before.version
+    assert before.threads == pool.threads()
     assert before.limits.max_message_bytes == server.config.max_message_bytes
     assert before.limits.max_step_items == server.config.max_step_items
     assert before.memory.budget == 64 << 20

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import threading
 import time
 
 import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from held import Held
 from rawclient import Client, Failure, Tokens, item
 
 from rondel.decoder.spec import StreamSpec
@@ -18,25 +18,6 @@ from rondel.v1 import attention_pb2 as pb
 from rondel.v1.attention_pb2_grpc import AttentionServiceStub
 
 
-class Plug:
-    """Keeps the server's worker busy while entered."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._hold = threading.Event()
-
-    async def __aenter__(self) -> None:
-        self._task = asyncio.create_task(self._server.scheduler.run(self._wait, cost=0))
-        await asyncio.sleep(0)
-
-    def _wait(self) -> None:
-        assert self._hold.wait(20)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._hold.set()
-        await self._task
-
-
 async def arrived(server: Server, size: int) -> None:
     """Returns when so many bytes of requests are waiting."""
     while server.scheduler.waiting_bytes < size:
@@ -44,7 +25,7 @@ async def arrived(server: Server, size: int) -> None:
 
 
 async def test_calls_are_answered_while_the_worker_is_busy(server: Server, client: Client) -> None:
-    async with Plug(server):
+    async with Held(server):
         check = health_pb2_grpc.HealthStub(client.channel).Check(health_pb2.HealthCheckRequest())
         assert (await asyncio.wait_for(check, 2)).status == health_pb2.HealthCheckResponse.SERVING
 
@@ -54,7 +35,7 @@ async def test_a_deadline_that_passes_in_the_queue_leaves_the_stream_as_it_was(
 ) -> None:
     stream = await client.open()
     request = pb.StepRequest(layer=0, items=[item(stream, 0, *tokens.qkv(1))])
-    async with Plug(server):
+    async with Held(server):
         calls = [client.attention.Step(request, timeout=0.05) for _ in range(20)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert {outcome.code() for outcome in outcomes} == {grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -67,7 +48,7 @@ async def test_a_cancelled_call_that_waits_is_never_begun(
 ) -> None:
     stream = await client.open()
     request = pb.StepRequest(layer=0, items=[item(stream, 0, *tokens.qkv(1))])
-    async with Plug(server):
+    async with Held(server):
         calls = [client.attention.Step(request) for _ in range(20)]
         await arrived(server, 20 * request.ByteSize())
         for call in calls:
@@ -90,7 +71,7 @@ class TestSmallQueue:
         one = Tokens(np.random.default_rng(3), spec)
         streams = [await client.open(spec) for _ in range(20)]
         requests = [pb.StepRequest(items=[item(s, 0, *one.qkv(1))]) for s in streams]
-        async with Plug(server):
+        async with Held(server):
             calls = [asyncio.ensure_future(client.attention.Step(r)) for r in requests]
             refused: set[asyncio.Future[pb.StepResponse]] = set()
             while len(refused) < len(calls) - 20_000 // requests[0].ByteSize():

@@ -3,54 +3,12 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
+from held import Clock, busy
 
 from rondel.decoder.errors import DeadlineExpired, Draining, InvalidShape, Overloaded, ServerInternal
 from rondel.server.scheduler import Scheduler
-
-
-class Clock:
-    """A clock that moves when told to."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest_asyncio.fixture
-async def scheduler(clock: Clock) -> AsyncIterator[Scheduler]:
-    running = Scheduler("test", queue_bytes=1000, clock=clock)
-    yield running
-    await running.stop()
-
-
-class Gate:
-    """Work that keeps the worker busy until told otherwise."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.leave = threading.Event()
-
-    def __call__(self) -> str:
-        self.entered.set()
-        assert self.leave.wait(20)
-        return "through"
-
-
-async def busy(scheduler: Scheduler) -> tuple[Gate, asyncio.Task[str]]:
-    gate = Gate()
-    task = asyncio.create_task(scheduler.run(gate, cost=0))
-    assert await asyncio.to_thread(gate.entered.wait, 20)
-    return gate, task
 
 
 async def test_operations_run_in_order_on_another_thread(scheduler: Scheduler) -> None:

@@ -1,0 +1,71 @@
+"""How a call that stores tokens takes everything back when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rondel.decoder.cache.arena import Reservation
+from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.ring import GroupRings
+
+
+class Undo:
+    """A context, entered before the first claim: any exception inside puts the stream back as it was.
+
+    ``writes`` names the layers, each with its group's rings, that are about to take ``tokens`` more. Pages
+    that will lose an old lap are copied now, so the memory for undoing is had before anything changes. Only
+    what a stream can still see is kept: slots beyond a layer's claim hold nothing, those between its length
+    and its claim only what was undone before.
+
+    Checking beforehand what might fail later was rejected: whether a kernel finds its working space, or
+    whether somebody presses Ctrl-C, is not known then. So was letting the claim stand: the tokens are not
+    there, but what they have overwritten is gone, and the next truncate is refused for a call that never
+    was. The cost is one copy of a page per layer and 128 tokens, and only once the ring has wrapped.
+
+    A signal that strikes after the last store can still be raised from a call that was carried out.
+
+    Raises:
+        MemoryError: no room for the copies; nothing changed.
+    """
+
+    def __init__(
+        self,
+        extent: StreamExtent,
+        rings: Sequence[GroupRings],
+        pages: Reservation,
+        writes: Sequence[tuple[GroupRings, int]],
+        tokens: int,
+    ) -> None:
+        self._extent = extent
+        self._rings = rings
+        self._pages = pages
+        self._marks = extent.marks()
+        self._columns = [ring.columns for ring in rings]
+        self._kept = []
+        for ring, layer in writes:
+            claimed, end = extent.claimed(layer), extent.layer_length(layer) + tokens
+            for page in ring.layout.rewritten(claimed, end):
+                offset = int(ring.table(layer)[1 + page])
+                if offset >= 0:  # one that is taken in this very call has no old lap yet
+                    held = pages.contents(ring.layout.page.page_bytes, offset)
+                    self._kept.append((held, held.copy()))
+
+    def restore(self) -> None:
+        """Put everything back. Doing it twice is harmless."""
+        for held, copy in self._kept:
+            held[:] = copy
+        # Only now: until its page is whole again a claim says that it is not.
+        self._extent.reset(self._marks)
+        for ring, columns in zip(self._rings, self._columns, strict=True):
+            ring.shrink(columns, self._pages)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.restore()

@@ -1,0 +1,37 @@
+"""Replies that carry tensors: their parts, and their sizes before anything has been computed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rondel.decoder.errors import InvalidRequest
+from rondel.decoder.session import DecoderSession
+from rondel.v1 import tensor_pb2
+from rondel.v1.wire import to_tensor
+
+_RESULT_OVERHEAD: Final = 256
+
+
+def reply_bytes(session: DecoderSession, layer: int, q: NDArray[np.float32]) -> int:
+    """Bytes of a result for these rows, lse and all the rest included, rounded up. Raises InvalidLayer."""
+    group = session.spec.group(layer)
+    rows = q.shape[0] if q.ndim else 0
+    return rows * group.query_heads * (group.value_dim + 1) * 4 + _RESULT_OVERHEAD
+
+
+def check_reply(size: int, most: int) -> None:
+    """A reply that cannot be sent must be refused before anything has changed. Raises InvalidRequest."""
+    if size > most:
+        raise InvalidRequest(
+            f"the reply would have about {size} bytes, the server sends at most {most}; send fewer rows or "
+            f"items",
+            field="q",
+        )
+
+
+def optional(lse: NDArray[np.float32] | None) -> tensor_pb2.Tensor | None:
+    """The message of an array, if there is one."""
+    return None if lse is None else to_tensor(lse)

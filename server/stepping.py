@@ -1,0 +1,127 @@
+"""Step requests: the items of all that wait, many streams of many callers, as one batch of the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rondel.decoder.batch import Step, StepResult, run_steps
+from rondel.decoder.errors import InvalidRequest
+from rondel.decoder.session import DecoderSession
+from rondel.server import exactly_once
+from rondel.server.config import ServerConfig
+from rondel.server.errors import known, to_status
+from rondel.server.exactly_once import Stepped
+from rondel.server.replies import check_reply, reply_bytes
+from rondel.server.streams import StreamRegistry
+from rondel.v1 import attention_pb2 as pb
+from rondel.v1.wire import from_tensor, to_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An item that has passed the rules, and the result that it will fill."""
+
+    step: Step
+    return_lse: bool
+    result: pb.StepResult
+
+
+class Stepping:
+    """Carries out Step requests. For the scheduler's worker only.
+
+    Items are independent, so those that pass the rules wait until all have been looked at and then go as one
+    native call; the answer of each is to the bit what it would be alone. A stream that is named again, by
+    a later request, finds its earlier step finished: what waits is carried out first.
+    """
+
+    def __init__(self, config: ServerConfig, streams: StreamRegistry) -> None:
+        self._most = config.max_message_bytes
+        self._streams = streams
+
+    def __call__(self, requests: Sequence[pb.StepRequest]) -> list[pb.StepResponse]:
+        """A response for each request, in order; an item's error is in its result."""
+        waiting: dict[DecoderSession, _Waiting] = {}
+        responses = [self._begin(request, waiting) for request in requests]
+        _carry_out(waiting)
+        return responses
+
+    def _begin(self, request: pb.StepRequest, waiting: dict[DecoderSession, _Waiting]) -> pb.StepResponse:
+        """Applies the rules to all items of a request; fills the results of those that do not wait."""
+        response = pb.StepResponse()
+        size = 0
+        named: set[str] = set()
+        for item in request.items:
+            result = response.results.add()
+            try:
+                size += self._begin_item(request.layer, item, result, size, named, waiting)
+            except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
+                result.status.CopyFrom(to_status(known(error)))
+                size += result.ByteSize()
+        return response
+
+    def _begin_item(
+        self,
+        layer: int,
+        item: pb.StepItem,
+        result: pb.StepResult,
+        size: int,
+        named: set[str],
+        waiting: dict[DecoderSession, _Waiting],
+    ) -> int:
+        """Bytes that the item's result takes. The items before it have named the streams ``named`` and take
+        ``size`` bytes of the reply."""
+        session = self._streams.get(item.stream.handle, item.stream.epoch).session
+        if session in waiting and item.stream.handle not in named:
+            _carry_out(waiting)
+        result.committed_length = session.length
+        if item.stream.handle in named:
+            raise InvalidRequest("a stream may occur once in a call", field="stream")
+        named.add(item.stream.handle)
+        q = from_tensor(item.q, name="q")
+        taken = reply_bytes(session, layer, q)
+        check_reply(size + taken, self._most)
+        done = exactly_once.step(
+            session,
+            generation=item.generation,
+            position=item.position,
+            layer=layer,
+            q=q,
+            k=from_tensor(item.k, name="k"),
+            v=from_tensor(item.v, name="v"),
+            return_lse=item.return_lse,
+        )
+        if isinstance(done, Step):
+            waiting[session] = _Waiting(done, item.return_lse, result)
+        else:
+            _fill(result, session, done)
+        return taken
+
+
+def _carry_out(waiting: dict[DecoderSession, _Waiting]) -> None:
+    """Steps what waits, and fills its results; raises nothing, so that no result is left empty."""
+    items = list(waiting.values())
+    waiting.clear()
+    outcomes: Sequence[StepResult | Exception]
+    try:
+        outcomes = run_steps([item.step for item in items])
+    except Exception as error:  # noqa: BLE001 - then no step has changed anything, and all are told
+        outcomes = [error] * len(items)
+    for item, outcome in zip(items, outcomes, strict=True):
+        session, layer = item.step.session, item.step.layer
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            lse = outcome.lse if item.return_lse else None
+            _fill(item.result, session, Stepped(outcome.out, lse, session.layer_length(layer), False))
+        except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
+            item.result.status.CopyFrom(to_status(known(error)))
+
+
+def _fill(result: pb.StepResult, session: DecoderSession, done: Stepped) -> None:
+    result.out.CopyFrom(to_tensor(done.out))
+    if done.lse is not None:
+        result.lse.CopyFrom(to_tensor(done.lse))
+    result.committed_length = session.length
+    result.layer_length = done.layer_length
+    result.duplicate = done.duplicate
