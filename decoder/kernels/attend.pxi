@@ -61,6 +61,13 @@ cdef void weigh_row_i8(
         b.largest_scale = largest_within(b.key_scales, b.lo[r], b.hi[r], start, end)
     b.page_unit[r] = b.values.largest / <float>ROW_LIMIT
     b.largest_key[r] = b.largest_scale
+    if fine_products == NULL and b.hi[r] - b.lo[r] == PAGE_SLOTS:
+        b.page_sum[r] = weigh_whole_page(
+            b.products + r * PAGE_SLOTS, b.key_scales, b.row_scale[r], b.values,
+            <int8_t*>b.weights + 2 * r * PAGE_SLOTS, &b.page_most[r], &b.ahead,
+        )
+        b.ahead.at += PAGE_SLOTS // LANES * b.ahead.bytes
+        return
     b.page_most[r] = scores_i8(b.products + r * PAGE_SLOTS, fine_products, b.key_scales, b.row_scale[r],
                                b.lo[r], b.hi[r], start, end, scores)
     weights_i8(scores, b.page_most[r], b.values, start, end, <int8_t*>b.weights + 2 * r * PAGE_SLOTS,
@@ -89,7 +96,7 @@ cdef void refine_page(
     cdef int r, last
     for r from 0 <= r < b.rows by LANES:
         apart = vf_min(vf_sub(vf_load(state.most + r), vf_load(b.page_most + r)), sixty)
-        vf_store(b.few + r, vf_fma(vf_load(state.sum + r), vf_exp2(apart), vf_load(b.exact_sum + r)))
+        vf_store(b.few + r, vf_fma(vf_load(state.sum + r), vf_exp2(apart), vf_load(b.page_sum + r)))
     r = 0
     while r < b.rows:
         last = r
@@ -122,6 +129,8 @@ cdef void weigh_page(const Geometry* g, Page* page, const char* run, int start, 
         b.fine[r] = False
         if g.storage == STORE_INT8:
             weigh_row_i8(page, scales, b, r, NULL, start, end)
+            if r % AWAKE_ROWS == AWAKE_ROWS - 1:
+                product_awake(&b.product)
         else:
             row = b.scores + r * PAGE_SLOTS
             b.page_most[r] = scores_f32(row, b.row_scale[r], b.lo[r], b.hi[r], start, end)
@@ -132,7 +141,9 @@ cdef void weigh_page(const Geometry* g, Page* page, const char* run, int start, 
 
 # The page's sums join the range's state. A page where a row sees nothing changes none of its bits: factors 1
 # and 0, and its sums are not touched. (The finite stand-in for -inf keeps NaN out of the differences.)
-cdef void merge_page(const Geometry* g, Page* page, const char* values, int start, int end, Block* b) noexcept nogil:
+cdef void merge_page(
+    const Geometry* g, Page* page, const char* values, int start, int end, Block* b, const char* next_run
+) noexcept nogil:
     cdef Partial* state = &b.page_range
     cdef vf most, page_most, apart, old_factor, new_factor, value, unit
     cdef vf zero = vf_set(0.0), fine_unit = vf_set(<float>1.0 / FINE_UNITS), nothing = vf_set(<float>-3e38)
@@ -152,6 +163,9 @@ cdef void merge_page(const Geometry* g, Page* page, const char* values, int star
     for r in range(b.rows):
         if b.page_most[r] == -INFINITY:
             continue
+        if r % AWAKE_ROWS == AWAKE_ROWS - 1:
+            product_awake(&b.product)
+        b.ahead.at = next_run + r * (g.value_pad // LANES) * b.ahead.bytes
         if b.fine[r]:
             weigh_remainders(b.scores + r * PAGE_SLOTS, start, end, <int8_t*>b.fine_weights)
             sum_page(g, page.slots, values, start, end, values, b.fine_weights, 1, b.fine_sums, &b.product)
@@ -166,6 +180,7 @@ cdef void merge_page(const Geometry* g, Page* page, const char* values, int star
                 value = vf_from_i32(<int32_t*>b.sums + offset + c)
                 if b.fine[r]:
                     value = vf_fma(vf_from_i32(b.fine_sums + c), fine_unit, value)
+            fetch_step(&b.ahead, c // LANES)
             vf_store(acc + c, vf_fma(value, unit, vf_mul(vf_load(acc + c), old_factor)))
 
 # next_run: what the block will read after this page, to be fetched while the values are summed.
@@ -185,10 +200,12 @@ cdef void attend_page(const Geometry* g, Page* page, Block* b, const char* next_
     end = (end + 15) & ~15
     score_page(g, run, start, end, values, b.queries, b.rows, <void*>b.products if whole_numbers else b.scores,
                &b.product)
+    b.ahead.at, b.ahead.bytes = values, FETCH_LINES * LANES * 4
     weigh_page(g, page, run, start, end, b)
+    b.ahead.at = next_run
     sum_page(g, page.slots, values, start, end, next_run, <void*>b.weights if whole_numbers else b.scores, b.rows,
              b.sums, &b.product)
-    merge_page(g, page, values, start, end, b)
+    merge_page(g, page, values, start, end, b, next_run)
 
 # Adds the partial of a range to what the ranges before it gave. Empty ones change no bit.
 cdef void merge_range(const Geometry* g, int rows, const Partial* new, Partial* total) noexcept nogil:

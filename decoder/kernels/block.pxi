@@ -4,10 +4,12 @@
 cdef extern from "tiles.h":
     enum:
         ROW_STEP_BYTES
+        FETCH_LINES
     ctypedef struct ProductState:
         pass
     void product_begin(ProductState*) noexcept nogil
     void product_end(ProductState*) noexcept nogil
+    void product_awake(const ProductState*) noexcept nogil
     void product_i8(
         const int8_t*, int64_t, int, int, const int8_t*, const int8_t*, int64_t, int32_t*, int64_t, int,
         ProductState*
@@ -69,6 +71,7 @@ cdef struct Block:
     int* fine               # [BLOCK_ROWS] few keys carry the weight: remainders get their own pass
     float* key_scales       # [PAGE_SLOTS]
     ValueWeights* values    # of the page's slots [seen_lo, seen_hi)
+    Ahead ahead             # what is fetched during the softmax and the merging
     int seen_lo
     int seen_hi
     float largest_scale     # of their keys

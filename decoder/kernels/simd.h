@@ -42,14 +42,14 @@
 #define EXP2_C5 0x1.5f3e54p-10f
 #define EXP2_C6 0x1.41fbbap-13f
 
-/* 2^x for x <= 0, zero below -126. Relative error under 1e-7: a degree-6 minimax polynomial of 2^f on
- * [-1/2, 1/2], then the exponent by integer addition. Minus infinity gives exactly zero. */
+/* 2^x for x <= 127, zero below -126. Relative error under 1e-7: a degree-6 minimax polynomial of 2^f on
+ * [-1/2, 1/2], then the exponent by integer addition. Minus infinity gives exactly zero. Adding 1.5 · 2^23 rounds
+ * to a whole number and leaves it in the low bits; what that makes of numbers below -126 is thrown away. */
 static inline vf vf_exp2(vf x)
 {
-    const vf least = vf_set(-126.0f);
-    vf clamped = vf_max(x, least);
-    vi whole = vi_round(clamped);
-    vf f = vf_sub(clamped, vf_from_vi(whole));
+    const vf to_whole = vf_set(0x1.8p23f);
+    vf whole = vf_add(x, to_whole);
+    vf f = vf_sub(x, vf_sub(whole, to_whole));
     vf y = vf_set(EXP2_C6);
     y = vf_fma(y, f, vf_set(EXP2_C5));
     y = vf_fma(y, f, vf_set(EXP2_C4));
@@ -57,10 +57,25 @@ static inline vf vf_exp2(vf x)
     y = vf_fma(y, f, vf_set(EXP2_C2));
     y = vf_fma(y, f, vf_set(EXP2_C1));
     y = vf_fma(y, f, vf_set(1.0f));
-    return vf_zero_below(vf_scale_by_power(y, whole), x, least);
+    return vf_zero_below(vf_scale_by_power(y, vi_bits(whole)), x, vf_set(-126.0f));
 }
 
-/* The same function of one number, to the same bits. */
+/* 2^x for x in [-126, 127], relative error under 5e-7 (degree 5): for weights that are rounded to 2^-16 afterwards. */
+static inline vf vf_exp2_short(vf x)
+{
+    const vf to_whole = vf_set(0x1.8p23f);
+    vf whole = vf_add(x, to_whole);
+    vf f = vf_sub(x, vf_sub(whole, to_whole));
+    vf y = vf_set(0x1.23a604p-10f);
+    y = vf_fma(y, f, vf_set(0x1.3cbea8p-7f));
+    y = vf_fma(y, f, vf_set(0x1.c74322p-5f));
+    y = vf_fma(y, f, vf_set(0x1.ebfa4ep-3f));
+    y = vf_fma(y, f, vf_set(0x1.62e39ep-1f));
+    y = vf_fma(y, f, vf_set(1.0f));
+    return vf_scale_by_power(y, vi_bits(whole));
+}
+
+/* vf_exp2 of one number, to the same bits. */
 static inline float exp2_one(float x)
 {
     float lanes[LANES];

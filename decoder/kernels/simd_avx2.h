@@ -55,6 +55,7 @@ static inline vi vi_load(const int32_t *p) { return _mm256_loadu_si256((const __
 static inline void vi_store(int32_t *p, vi a) { _mm256_storeu_si256((__m256i *)p, a); }
 static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 static inline vi vi_round(vf x) { return _mm256_cvtps_epi32(x); }
+static inline vi vi_bits(vf a) { return _mm256_castps_si256(a); }
 static inline vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps(a); }
 static inline vf vf_from_i32(const int32_t *p)
 {

@@ -46,6 +46,7 @@ static inline vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 static inline void vi_store(int32_t *p, vi a) { _mm512_storeu_si512(p, a); }
 static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 static inline vi vi_round(vf x) { return _mm512_cvtps_epi32(x); }
+static inline vi vi_bits(vf a) { return _mm512_castps_si512(a); }
 static inline vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
 static inline vf vf_from_i32(const int32_t *p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
 static inline void vi_store_i8(int8_t *p, vi a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtsepi32_epi8(a)); }
@@ -65,7 +66,7 @@ static inline vc vc_quad(const int8_t *p)
     memcpy(&quad, p, 4);
     return _mm512_set1_epi32(quad);
 }
-static inline vi vi_dot(vi acc, vc codes, vc quad) { return _mm512_dpbusd_epi32(acc, codes, quad); }
+static inline vi vi_dot(vi acc, vc codes, vc quad) { __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(quad)); return acc; }
 static inline vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
 static inline vi vi_combine(vi high, vi low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low); }
 /* The sum of `count` bytes. */
@@ -84,6 +85,19 @@ static inline void row_store(int8_t *row, int64_t steps, int64_t at, vi x)
     __m512i high = _mm512_srai_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(128)), 8);
     _mm_storeu_si128((__m128i *)(row + at), _mm512_cvtepi32_epi8(high));
     _mm_storeu_si128((__m128i *)(row + steps + at), _mm512_cvtepi32_epi8(x));
+}
+/* Four of them at once, from `at` on: a third fewer instructions. */
+#define ROW_STORE_4
+static inline void row_store_4(int8_t *row, int64_t steps, int64_t at, const vi x[4])
+{
+    const __m512i half = _mm512_set1_epi16(128), order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i first = _mm512_packs_epi32(x[0], x[1]), second = _mm512_packs_epi32(x[2], x[3]);
+    __m512i high = _mm512_packs_epi16(_mm512_srai_epi16(_mm512_add_epi16(first, half), 8),
+                                      _mm512_srai_epi16(_mm512_add_epi16(second, half), 8));
+    __m512i low = _mm512_packs_epi16(_mm512_srai_epi16(_mm512_slli_epi16(first, 8), 8),
+                                     _mm512_srai_epi16(_mm512_slli_epi16(second, 8), 8));
+    _mm512_storeu_si512(row + at, _mm512_permutexvar_epi32(order, high));
+    _mm512_storeu_si512(row + steps + at, _mm512_permutexvar_epi32(order, low));
 }
 #else
 typedef __m512i vc;

@@ -38,6 +38,7 @@ static inline vi vi_load(const int32_t *p) { return vld1q_s32(p); }
 static inline void vi_store(int32_t *p, vi a) { vst1q_s32(p, a); }
 static inline vi vi_xor(vi a, vi b) { return veorq_s32(a, b); }
 static inline vi vi_round(vf x) { return vcvtnq_s32_f32(x); }
+static inline vi vi_bits(vf a) { return vreinterpretq_s32_f32(a); }
 static inline vf vf_from_vi(vi a) { return vcvtq_f32_s32(a); }
 static inline vf vf_from_i32(const int32_t *p) { return vcvtq_f32_s32(vld1q_s32(p)); }
 static inline void vi_store_i8(int8_t *p, vi a)

@@ -46,6 +46,7 @@ static inline vi vi_load(const int32_t *p) { return _mm_loadu_si128((const __m12
 static inline void vi_store(int32_t *p, vi a) { _mm_storeu_si128((__m128i *)p, a); }
 static inline vi vi_xor(vi a, vi b) { return _mm_xor_si128(a, b); }
 static inline vi vi_round(vf x) { return _mm_cvtps_epi32(x); }
+static inline vi vi_bits(vf a) { return _mm_castps_si128(a); }
 static inline vf vf_from_vi(vi a) { return _mm_cvtepi32_ps(a); }
 static inline vf vf_from_i32(const int32_t *p) { return _mm_cvtepi32_ps(_mm_loadu_si128((const __m128i *)p)); }
 static inline void vi_store_i8(int8_t *p, vi a)

@@ -23,17 +23,26 @@ cdef enum:
     FINE_UNITS = 16384
     QUERY_FINE_UNITS = 32768
     FEW_KEYS = 12
+    AWAKE_ROWS = 3          # rows between two reminders to the matrix unit
 
 # How far off a score may be for its query having been rounded, in units of log2: what the error bound of the
 # output, 2^-9 of the largest value, can bear beside the rounding of the weights.
 cdef float COARSEST_SCORE = <float>0.0024
 
-# Per page and range of visible slots, for all rows that see the same.
-cdef struct ValueWeights:
-    float[PAGE_SLOTS] units     # value scales in weight units, zero where not visible
-    float[PAGE_SLOTS] back      # what one unit is as a weight, where the scale is near the largest; else 0
-    float[PAGE_SLOTS] own       # 1 where it is not; else 0
-    float largest               # of the scales
+cdef extern from "softmax.h":
+    ctypedef struct ValueWeights:
+        float* units
+        float* back
+        float* own
+        float largest
+        bint mixed
+    ctypedef struct Ahead:
+        const char* at
+        int64_t bytes
+    float weigh_whole_page(
+        const int32_t*, const float*, float, const ValueWeights*, int8_t*, float*, const Ahead*
+    ) noexcept nogil
+    void fetch_step(const Ahead*, int) noexcept nogil
 
 # scales [slots] bfloat16; visible are [lo, hi). Only slots [start, end), multiples of 16, are touched.
 cdef void value_weights(
@@ -41,7 +50,7 @@ cdef void value_weights(
 ) noexcept nogil:
     cdef vf zero = vf_set(0.0), one = vf_set(1.0), half = vf_set(<float>ROW_LIMIT / 2)
     cdef vf largest = zero
-    cdef vf to_units, units, near
+    cdef vf to_units, units, near, far = zero
     cdef int t
     for t from start <= t < end by LANES:
         units = vf_within(vf_from_bf16(scales + t), t, lo, hi, zero)
@@ -54,7 +63,9 @@ cdef void value_weights(
         near = vf_zero_below(one, units, half)
         vf_store(w.units + t, units)
         vf_store(w.own + t, vf_sub(one, near))
+        far = vf_max(far, vf_sub(one, near))
         vf_store(w.back + t, vf_div(near, vf_max(units, half)))
+    w.mixed = vf_hmax(far) > 0
 
 cdef float largest_within(const float* x, int lo, int hi, int start, int end) noexcept nogil:
     cdef vf zero = vf_set(0.0)
@@ -77,12 +88,6 @@ cdef float scores_i8(
     cdef vf fine_unit = vf_set(<float>1.0 / <float>QUERY_FINE_UNITS)
     cdef vf s
     cdef int t
-    if fine_products == NULL and lo == start and hi == end:     # the same arithmetic; most pages by far
-        for t from start <= t < end by LANES:
-            s = vf_mul(vf_mul(vf_from_i32(products + t), vf_load(key_scales + t)), scale)
-            vf_store(scores + t, s)
-            most = vf_max(most, s)
-        return vf_hmax(most)
     for t from start <= t < end by LANES:
         s = vf_from_i32(products + t)
         if fine_products != NULL:

@@ -19,6 +19,9 @@
 #define ALWAYS static inline __attribute__((always_inline))
 
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2)
+#ifndef FETCH_LINES
+#define FETCH_LINES 4
+#endif
 
 /* Register blocks, rows × tiles. Every code vector serves all rows, every broadcast all tiles; there must be
  * accumulators enough to hide the latency of the multiply-add, and no more than there are registers. Planes
@@ -71,6 +74,7 @@ typedef struct {
 } ProductState;
 static inline void product_begin(ProductState *state) { state->unused = 0; }
 static inline void product_end(ProductState *state) { state->unused = 0; }
+static inline void product_awake(const ProductState *state) { (void)state; }
 
 #ifdef ROW_PLANES
 #include "tiles_planes.h"

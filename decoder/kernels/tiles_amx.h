@@ -36,6 +36,14 @@ ALWAYS void shape_tiles(ProductState *state, int rows, int rest)
     _tile_loadconfig(&shapes);
 }
 
+/* The unit goes to sleep some 300 ns after its last multiplication and takes as long to wake. Something
+ * meaningless for it to do, in a register that the next product clears, keeps it up through a long softmax. */
+static inline void product_awake(const ProductState *state)
+{
+    if (state->rows)
+        _tile_dpbssd(0, 2, 4);
+}
+
 static inline void product_begin(ProductState *state) { state->rows = state->rest = 0; }
 /* Unused tile registers must not be saved at every switch of threads. */
 static inline void product_end(ProductState *state)
@@ -44,13 +52,7 @@ static inline void product_end(ProductState *state)
         _tile_release();
 }
 
-ALWAYS void fetch_ahead(const int8_t *ahead, int64_t bytes)
-{
-    for (int64_t i = 0; i < bytes; i += 64)
-        PREFETCH(ahead + i);
-}
-
-ALWAYS void product_amx_tiles(const int8_t *tile, int64_t tile_bytes, int steps, const int8_t *ahead,
+ALWAYS void product_amx_tiles(const int8_t *tile, int64_t tile_bytes, int steps,
                               const int8_t *rows, int64_t row_steps, int32_t *out, int64_t out_stride,
                               int count, const int tiles)
 {
@@ -61,25 +63,21 @@ ALWAYS void product_amx_tiles(const int8_t *tile, int64_t tile_bytes, int steps,
     _tile_zero(1);
     for (; at + 64 <= steps; at += 64) {
         _tile_loadd(2, rows + at, row_steps);
-        _tile_loadd(4, tile + 16 * at, 64);
+        _tile_stream_loadd(4, tile + 16 * at, 64);
         _tile_dpbssd(0, 2, 4);
         if (tiles == 2) {
-            _tile_loadd(5, second + 16 * at, 64);
+            _tile_stream_loadd(5, second + 16 * at, 64);
             _tile_dpbssd(1, 2, 5);
         }
-        for (int t = 0; t < tiles; t++)
-            fetch_ahead(ahead + t * tile_bytes + 16 * at, 1024);
     }
     if (at < steps) {
         _tile_loadd(3, rows + at, row_steps);
-        _tile_loadd(6, tile + 16 * at, 64);
+        _tile_stream_loadd(6, tile + 16 * at, 64);
         _tile_dpbssd(0, 3, 6);
         if (tiles == 2) {
-            _tile_loadd(7, second + 16 * at, 64);
+            _tile_stream_loadd(7, second + 16 * at, 64);
             _tile_dpbssd(1, 3, 7);
         }
-        for (int t = 0; t < tiles; t++)
-            fetch_ahead(ahead + t * tile_bytes + 16 * at, 16 * (steps - at));
     }
     _tile_stored(0, sums[0], 64);
     if (tiles == 2)
@@ -90,32 +88,33 @@ ALWAYS void product_amx_tiles(const int8_t *tile, int64_t tile_bytes, int steps,
                      vi_combine(vi_load(sums[t][2 * r]), vi_load(sums[t][2 * r + 1])));
 }
 
-ALWAYS void product_i8_rows(const int8_t *tile, int64_t tile_bytes, int tiles, int steps, const int8_t *ahead,
-                            const int8_t *rows, int64_t row_steps, int32_t *out, int64_t out_stride, int count,
+ALWAYS void product_i8_rows(const int8_t *tile, int64_t tile_bytes, int tiles, int steps, const int8_t *rows,
+                            int64_t row_steps, int32_t *out, int64_t out_stride, int count,
                             ProductState *state)
 {
     shape_tiles(state, 2 * count, steps % 64);
     for (; tiles >= 2; tiles -= 2) {
-        product_amx_tiles(tile, tile_bytes, steps, ahead, rows, row_steps, out, out_stride, count, 2);
+        product_amx_tiles(tile, tile_bytes, steps, rows, row_steps, out, out_stride, count, 2);
         tile += 2 * tile_bytes;
-        ahead += 2 * tile_bytes;
         out += 32;
     }
     if (tiles)
-        product_amx_tiles(tile, tile_bytes, steps, ahead, rows, row_steps, out, out_stride, count, 1);
+        product_amx_tiles(tile, tile_bytes, steps, rows, row_steps, out, out_stride, count, 1);
 }
 
-/* As in tiles.h. */
+/* As in tiles.h; nothing is fetched ahead, since the processor's own prefetching keeps up with tile loads and
+ * software's on top of it only costs. The loads' hint keeps the page from pushing the rows out of the first-level
+ * cache. */
 static void product_i8(const int8_t *tile, int64_t tile_bytes, int tiles, int steps, const int8_t *ahead,
                        const int8_t *rows, int64_t row_steps, int32_t *out, int64_t out_stride, int count,
                        ProductState *state)
 {
+    (void)ahead;
     for (; count > 0; count -= ROW_BLOCK) {
         int some = count < ROW_BLOCK ? count : ROW_BLOCK;
-        product_i8_rows(tile, tile_bytes, tiles, steps, ahead, rows, row_steps, out, out_stride, some, state);
+        product_i8_rows(tile, tile_bytes, tiles, steps, rows, row_steps, out, out_stride, some, state);
         rows += some * 2 * row_steps;
         out += some * out_stride;
-        ahead = tile; /* once is enough */
     }
 }
 

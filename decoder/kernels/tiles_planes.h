@@ -42,7 +42,6 @@ ALWAYS void product_i8_block(const int8_t *tile, int64_t tile_bytes, int steps, 
         tile_at[t] = tile + tile_bytes * t;
         ahead_at[t] = ahead + tile_bytes * t;
     }
-#pragma GCC unroll 2
     for (int64_t at = 0; at < steps; at += 4) {
         vc codes[TILES_MAX];
 #pragma GCC unroll 4
