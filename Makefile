@@ -53,9 +53,10 @@ test: .venv
 # The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
 test-aarch64:
 	mkdir -p build
-	aarch64-linux-gnu-gcc -std=gnu11 -O2 -ffp-contract=off -static -Idecoder/kernels tests/native/primitives.c \
-	  -lm -o build/primitives-aarch64
-	qemu-aarch64 build/primitives-aarch64
+	for name in primitives products; do \
+	  aarch64-linux-gnu-gcc -std=gnu11 -O2 -ffp-contract=off -static -Idecoder/kernels tests/native/$$name.c \
+	    -lm -o build/$$name-aarch64 && qemu-aarch64 build/$$name-aarch64 || exit 1; \
+	done
 
 lint: .venv
 	$(BIN)/ruff check .

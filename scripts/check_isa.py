@@ -1,8 +1,9 @@
 """Disassemble the compiled modules: does each use the instructions of its tier and no others?
 
 ``_base``, ``_cpu`` and ``_pool`` run on every x86-64 machine, so nothing beyond SSE2 may stand in them; the
-other tiers must really use their wide registers. No module may touch the process's floating-point mode (what
--ffast-math does at link time) or bring in an OpenMP runtime.
+other tiers must really use their wide registers, ``_v4vnni`` its byte multiply and ``_v4amx`` the matrix
+unit, which no other module may use. No module may touch the process's floating-point mode (what -ffast-math
+does at link time) or bring in an OpenMP runtime.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "rondel/decoder/kernels"
+MODULES = {"_cpu", "_pool", "_base", "_v3", "_v4", "_v4vnni", "_v4amx"}
 
 # Beyond SSE2 and without a VEX prefix: SSE3, SSSE3, SSE4, POPCNT, LZCNT, BMI, MOVBE. Not tzcnt: gcc writes
 # `rep bsf`, which is bsf on old processors and which objdump shows as tzcnt.
@@ -30,6 +32,9 @@ BEYOND_SSE2 = re.compile(
 INSTRUCTION = re.compile(
     r"^\s*[0-9a-f]+:\t(?:(?:rep|repz|repnz|lock|bnd|notrack|data16|cs|ds)\s+)*(\S+)(.*)$"
 )
+TILES = re.compile(r"tdp\w+|tile\w+|(ld|st)tilecfg")
+# What shows that a tier is what its name says; releasing the tiles keeps them out of every switch of threads.
+MUST_USE = {"_v4vnni": {"vpdpbusd"}, "_v4amx": {"ldtilecfg", "tdpbssd", "tilerelease"}}
 OPENMP = re.compile(r"NEEDED\s+(lib(?:gomp|omp|iomp)\S*)")
 
 
@@ -42,10 +47,11 @@ def disassemble(path: Path) -> list[tuple[str, str]]:
 def problems_of(tier: str, code: Iterable[tuple[str, str]], headers: str) -> list[str]:
     """What a module named ``_<tier>`` has that it must not have, or lacks."""
     code = list(code)
+    names = {name for name, _ in code}
     registers = {found for _, operands in code for found in re.findall(r"%([yz]mm)\d", operands)}
     problems = []
     if tier in ("_base", "_cpu", "_pool"):
-        foreign = sorted({name for name, _ in code if BEYOND_SSE2.fullmatch(name)})
+        foreign = sorted(name for name in names if BEYOND_SSE2.fullmatch(name))
         if foreign or registers:
             problems.append(f"beyond SSE2: {', '.join([*foreign, *sorted(registers)])}")
     elif tier == "_v3":
@@ -54,9 +60,13 @@ def problems_of(tier: str, code: Iterable[tuple[str, str]], headers: str) -> lis
     else:
         if "zmm" not in registers:
             problems.append(f"must use zmm registers, uses {sorted(registers)}")
-        if (tier == "_v4vnni") != any(name.startswith("vpdp") for name, _ in code):
-            problems.append("VNNI instructions belong into _v4vnni, and only there")
-    if any(name in ("ldmxcsr", "vldmxcsr", "fldcw") for name, _ in code):
+    if lacking := MUST_USE.get(tier, set()) - names:
+        problems.append(f"must use {', '.join(sorted(lacking))}")
+    if tier not in ("_v4vnni", "_v4amx") and any(name.startswith("vpdp") for name in names):
+        problems.append("VNNI instructions belong into _v4vnni and _v4amx")
+    if tier != "_v4amx" and any(TILES.fullmatch(name) for name in names):
+        problems.append("the matrix unit belongs to _v4amx")
+    if names & {"ldmxcsr", "vldmxcsr", "fldcw"}:
         problems.append("writes the floating-point control register (crtfastmath?)")
     problems += [f"needs {name}" for name in OPENMP.findall(headers)]
     return problems
@@ -98,7 +108,7 @@ def main() -> int:
             zipfile.ZipFile(wheel).extractall(folder)
             start = Path(folder)
         paths = sorted((start / FOLDER).glob("_*.so"))
-        missing = {"_cpu", "_base", "_v3", "_v4", "_v4vnni"} - {path.name.partition(".")[0] for path in paths}
+        missing = MODULES - {path.name.partition(".")[0] for path in paths}
         problems = [f"{tier}: not built" for tier in sorted(missing)] + check(paths)
     print("\n".join(problems) or f"instruction sets: {len(paths)} modules keep to their tier")
     return 1 if problems else 0

@@ -12,7 +12,7 @@ from rondel.decoder import kernels
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {"decoder": "rondel.decoder", "server": "rondel.server", "client": "rondel.client"}
-TIERS = {"base", "v3", "v4", "v4vnni"}
+TIERS = {"base", "v3", "v4", "v4vnni", "v4amx"}
 
 
 def compiled_modules() -> list[str]:

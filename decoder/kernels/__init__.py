@@ -13,6 +13,9 @@
     bandwidth.pxi, bandwidth.h   read loops: the yardstick of the benchmarks
     _base … _v4amx.pyx   the tiers: they include all of the above; _cpu.pyx asks the processor
 
+The tiers, slowest first: ``base`` (any x86-64: SSE2; AArch64: NEON), ``v3`` (AVX2, FMA, BMI2), ``v4``
+(AVX-512 F, BW, CD, DQ, VL), ``v4vnni`` (and AVX-512 VNNI), ``v4amx`` (and AMX-INT8, if Linux allows it).
+
 A kernel takes pointers, sizes and page tables; it allocates nothing, raises nothing and knows no cache
 object. The tier is chosen once, at import: the best that the processor has, or the one that the
 environment variable ``RONDEL_TIER`` names (:class:`~rondel.decoder.errors.UnsupportedTier` if it cannot run).

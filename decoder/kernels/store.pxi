@@ -39,13 +39,11 @@ cdef extern from "simd.h":
 
 from libc.string cimport memcmp, memcpy, memset
 
-cdef enum:
-    ROW_BYTES = 4096 + 64   # a padded row of 1,024 float32, and room for whole vectors
-
-# One token's row of one kv head as it is stored: codes (or float32) and, for int8, the scale.
+# One token's row of one kv head as it is stored: float32, or codes in their place, and zero for 16 more; for
+# int8 its scale.
 cdef struct StoredRow:
+    float[1024 + 16] cells
     uint16_t scale
-    char[ROW_BYTES] cells
 
 cdef float scale_value(uint16_t bits) noexcept nogil:
     cdef uint32_t wide = <uint32_t>bits << 16
@@ -69,7 +67,9 @@ cdef void store_row(int storage, const float* x, int dim, StoredRow* row) noexce
     cdef int i
     if storage == STORE_FLOAT32:
         memcpy(row.cells, x, dim * 4)
+        memset(row.cells + dim, 0, 16 * 4)
         return
+    memset(<int8_t*>row.cells + dim, 0, 16)
     memcpy(padded, x, dim * 4)
     memset(padded + dim, 0, 16 * 4)
     for i from 0 <= i < dim by LANES:
@@ -79,49 +79,71 @@ cdef void store_row(int storage, const float* x, int dim, StoredRow* row) noexce
     for i from 0 <= i < dim by LANES:
         vi_store_i8(<int8_t*>row.cells + i, vi_round(vf_div(vf_load(padded + i), scale)))
 
-# Byte distance between steps of a row within its run: the tile layouts of geometry.pxi, in one place.
-cdef inline int64_t key_cell(int storage, int key_pad, int slot, int channel) noexcept nogil:
-    cdef int64_t tile = slot // 16
-    if storage == STORE_FLOAT32:
-        return 4 * ((tile * key_pad + channel) * 16 + slot % 16)
-    return ((tile * (key_pad // 4) + channel // 4) * 16 + slot % 16) * 4 + channel % 4
-
-cdef inline int64_t value_cell(int storage, int slots, int slot, int channel) noexcept nogil:
-    cdef int64_t tile = channel // 16
-    if storage == STORE_FLOAT32:
-        return 4 * ((tile * slots + slot) * 16 + channel % 16)
-    return ((tile * (slots // 4) + slot // 4) * 16 + channel % 16) * 4 + slot % 4
-
-cdef void put_row(const Geometry* g, Page* page, int head, int slot, bint is_key, StoredRow* row) noexcept nogil:
+# Where a row's first tile has it: the tile layouts of geometry.pxi, here and in the two functions below. Of
+# int8 values it is where the slot and its three neighbours have their codes.
+cdef inline char* row_at(const Geometry* g, Page* page, int head, int slot, bint is_key) noexcept nogil:
     cdef char* run = page.at + head * page.run
-    cdef char* cells = run if is_key else run + key_bytes(g, page.slots)
-    cdef uint16_t* scales = <uint16_t*>(run + key_bytes(g, page.slots) + value_bytes(g, page.slots))
-    cdef int c
+    if is_key:
+        return run + key_bytes(g, slot // 16 * 16) + 4 * (slot % 16)
+    run += key_bytes(g, page.slots)
     if g.storage == STORE_FLOAT32:
-        for c in range(g.key_dim if is_key else g.value_dim):
-            (<float*>(cells + (key_cell(g.storage, g.key_pad, slot, c) if is_key
-                               else value_cell(g.storage, page.slots, slot, c))))[0] = (<float*>row.cells)[c]
+        return run + 64 * slot
+    return run + 64 * (slot // 4)
+
+cdef inline uint16_t* scale_at(const Geometry* g, Page* page, int head, int slot, bint is_key) noexcept nogil:
+    cdef char* scales = page.at + head * page.run + key_bytes(g, page.slots) + value_bytes(g, page.slots)
+    return <uint16_t*>scales + (slot if is_key else page.slots + slot)
+
+# Keys of both storages: four bytes (four codes or one number) every 64. Values: 64 bytes of every tile, which
+# are 16 numbers, or 16 times the codes of four slots, whose other three are written back as they are (a stream
+# has one caller at a time); single bytes took 1.4 times as long with AVX-512. Padding goes with it.
+cdef void put_row(const Geometry* g, Page* page, int head, int slot, bint is_key, StoredRow* row) noexcept nogil:
+    cdef bint codes = g.storage == STORE_INT8
+    cdef char* to = row_at(g, page, head, slot, is_key)
+    cdef const char* cells = <const char*>row.cells
+    cdef int64_t tile = <int64_t>page.slots * (16 if codes else 64)
+    cdef int shift = 8 * (slot % 4)
+    cdef uint32_t keep = ~(<uint32_t>255 << shift)
+    cdef uint32_t* four
+    cdef int count, i, lane
+    if codes:
+        scale_at(g, page, head, slot, is_key)[0] = row.scale
+    if is_key:
+        count = g.key_pad // 4 if codes else g.key_dim
+        for i in range(count):
+            memcpy(to + 64 * i, cells + 4 * i, 4)
         return
-    for c in range(g.key_dim if is_key else g.value_dim):
-        cells[key_cell(g.storage, g.key_pad, slot, c) if is_key
-              else value_cell(g.storage, page.slots, slot, c)] = row.cells[c]
-    scales[slot if is_key else page.slots + slot] = row.scale
+    count = g.value_pad // 16
+    for i in range(count):
+        if codes:
+            for lane in range(16):
+                four = <uint32_t*>to + lane
+                four[0] = four[0] & keep | <uint32_t><uint8_t>cells[16 * i + lane] << shift
+        else:
+            memcpy(to, cells + 64 * i, 64)
+        to += tile
 
 cdef void get_row(const Geometry* g, Page* page, int head, int slot, bint is_key, StoredRow* row) noexcept nogil:
-    cdef char* run = page.at + head * page.run
-    cdef char* cells = run if is_key else run + key_bytes(g, page.slots)
-    cdef uint16_t* scales = <uint16_t*>(run + key_bytes(g, page.slots) + value_bytes(g, page.slots))
-    cdef int c
-    if g.storage == STORE_FLOAT32:
-        for c in range(g.key_dim if is_key else g.value_dim):
-            (<float*>row.cells)[c] = (<float*>(cells + (
-                key_cell(g.storage, g.key_pad, slot, c) if is_key
-                else value_cell(g.storage, page.slots, slot, c))))[0]
+    cdef bint codes = g.storage == STORE_INT8
+    cdef const char* at = row_at(g, page, head, slot, is_key)
+    cdef char* cells = <char*>row.cells
+    cdef int64_t tile = <int64_t>page.slots * (16 if codes else 64)
+    cdef int count, i, lane
+    if codes:
+        row.scale = scale_at(g, page, head, slot, is_key)[0]
+    if is_key:
+        count = g.key_pad // 4 if codes else g.key_dim
+        for i in range(count):
+            memcpy(cells + 4 * i, at + 64 * i, 4)
         return
-    for c in range(g.key_dim if is_key else g.value_dim):
-        row.cells[c] = cells[key_cell(g.storage, g.key_pad, slot, c) if is_key
-                             else value_cell(g.storage, page.slots, slot, c)]
-    row.scale = scales[slot if is_key else page.slots + slot]
+    count = g.value_pad // 16
+    for i in range(count):
+        if codes:
+            for lane in range(16):
+                cells[16 * i + lane] = at[4 * lane + slot % 4]
+        else:
+            memcpy(cells + 64 * i, at, 64)
+        at += tile
 
 # A page begins a new lap when its slot 0 is written. Centring is not in force yet: mean 0, exponents 0.
 cdef void begin_page(const Geometry* g, Page* page, int64_t position) noexcept nogil:
@@ -147,6 +169,7 @@ cdef bint row_equal(const Geometry* g, int dim, StoredRow* a, StoredRow* b) noex
     return a.scale == b.scale and memcmp(a.cells, b.cells, dim) == 0
 
 cdef void load_row(int storage, StoredRow* row, int dim, float* out) noexcept nogil:
+    cdef const int8_t* codes = <const int8_t*>row.cells
     cdef int c
     cdef float scale
     if storage == STORE_FLOAT32:
@@ -154,27 +177,37 @@ cdef void load_row(int storage, StoredRow* row, int dim, float* out) noexcept no
         return
     scale = scale_value(row.scale)
     for c in range(dim):
-        out[c] = <float>(<int8_t>row.cells[c]) * scale
+        out[c] = <float>codes[c] * scale
 
-# k [n, Hkv, Dk], v [n, Hkv, Dv]: tokens at positions first, first + 1, …
+# Tokens from `position` on, in slots from `slot` on, that have their keys in one tile.
+cdef inline int64_t tile_tokens(const Geometry* g, int64_t position, int slot) noexcept nogil:
+    cdef int64_t tokens = 16 - slot % 16
+    return min(tokens, g.sinks - position) if position < g.sinks else tokens
+
+# k [n, Hkv, Dk], v [n, Hkv, Dv]: tokens at positions first, first + 1, … Head by head within a tile, whose
+# lines then stay in the first-level cache: a token writes into one line per four channels.
 cdef void place_tokens(
     const Geometry* g, char* base, const int64_t* table, int64_t first, int64_t count,
     const float* k, const float* v
 ) noexcept nogil:
     cdef StoredRow row
     cdef Page page
-    cdef int64_t i
+    cdef int64_t i, end, at
     cdef int slot = 0
     cdef int head
-    for i in range(count):
+    i = 0
+    while i < count:
         page = page_at(g, base, table, table_index(g, first + i, &slot))
         if slot == 0:
             begin_page(g, &page, first + i)
+        end = min(count, i + tile_tokens(g, first + i, slot))
         for head in range(g.kv_heads):
-            store_row(g.storage, k + (i * g.kv_heads + head) * g.key_dim, g.key_dim, &row)
-            put_row(g, &page, head, slot, True, &row)
-            store_row(g.storage, v + (i * g.kv_heads + head) * g.value_dim, g.value_dim, &row)
-            put_row(g, &page, head, slot, False, &row)
+            for at in range(i, end):
+                store_row(g.storage, k + (at * g.kv_heads + head) * g.key_dim, g.key_dim, &row)
+                put_row(g, &page, head, slot + <int>(at - i), True, &row)
+                store_row(g.storage, v + (at * g.kv_heads + head) * g.value_dim, g.value_dim, &row)
+                put_row(g, &page, head, slot + <int>(at - i), False, &row)
+        i = end
 
 # Whether the tokens stored at first, first + 1, … have the bytes that k and v would be stored as.
 cdef bint same_tokens(

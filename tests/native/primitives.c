@@ -1,89 +1,12 @@
-/* Every primitive of simd.h and both products of tiles.h against scalar code, bit for bit where the headers
- * promise bits. Built once per instruction set with that tier's flags; prints the first fault of each kind
- * and ends with status 1 if there was any.
+/* Every primitive of simd.h against scalar code, bit for bit where the header promises bits. Built once per
+ * instruction set with that tier's flags; prints the first fault of each kind and ends with status 1 if there
+ * was any.
  *
- *     cc -O3 -ffp-contract=off -fno-math-errno <tier flags> -I decoder/kernels tests/native/primitives.c -lm
+ *     cc -O2 -ffp-contract=off <tier flags> -I decoder/kernels tests/native/primitives.c -lm
  *
  * All buffers are used at odd addresses, and have guard bytes where something is written.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "tiles.h"
-
-#if defined(__AVX512BW__) || (defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__)
-#define FUSED 1
-#else
-#define FUSED 0
-#endif
-
-static int faults;
-static long checks;
-
-static void expect(int good, const char *what, double got, double want)
-{
-    static const char *last;
-    checks++;
-    if (good)
-        return;
-    faults++;
-    if (what != last)
-        fprintf(stderr, "FAULT %s: got %.9g, expected %.9g\n", what, got, want);
-    last = what;
-}
-
-static uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-static void expect_bits(float got, float want, const char *what)
-{
-    expect(bits_of(got) == bits_of(want) || (got != got && want != want), what, got, want);
-}
-
-static uint64_t state = 0x9e3779b97f4a7c15u;
-
-static uint32_t draw(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (uint32_t)(state >> 32);
-}
-
-static int between(int low, int high) { return low + (int)(draw() % (uint32_t)(high - low + 1)); }
-
-/* A finite float of any magnitude whose products and sums stay finite; zeros of both signs among them. */
-static float number(void)
-{
-    switch (draw() % 16) {
-    case 0: return 0.0f;
-    case 1: return -0.0f;
-    case 2: return float_of(draw() & 0x807fffffu); /* denormal */
-    default: return float_of((draw() & 0x807fffffu) | ((uint32_t)between(127 - 40, 127 + 40) << 23));
-    }
-}
-
-static float fused(float a, float b, float c)
-{
-#if FUSED
-    return fmaf(a, b, c);
-#else
-    volatile float product = a * b; /* two roundings */
-    return product + c;
-#endif
-}
+#include "checks.h"
 
 #define EDGE 64
 static char space[8][8192 + 2 * EDGE];
@@ -116,6 +39,9 @@ static void check_floats(void)
         vf_store(out, vf_max(x, y));
         for (int i = 0; i < LANES; i++) /* of two zeros either may come out */
             expect(out[i] == fmaxf(a[i], b[i]), "vf_max", out[i], fmaxf(a[i], b[i]));
+        vf_store(out, vf_min(x, y));
+        for (int i = 0; i < LANES; i++)
+            expect(out[i] == fminf(a[i], b[i]), "vf_min", out[i], fminf(a[i], b[i]));
         for (int i = 0; i < LANES; i++)
             if (b[i] == 0.0f)
                 b[i] = 1.0f;
@@ -205,19 +131,12 @@ static void check_integers(void)
         for (int i = 0; i < LANES; i++)
             expect(out[i] == (float)whole[i], "vf_from_vi", out[i], whole[i]);
 
-        int16_t *words = place(3, 2);
-        memset(space[3], 0x55, sizeof space[3]);
-        vi_store_i16(words, x);
-        for (int i = 0; i < LANES; i++)
-            expect(words[i] == clamp(whole[i], -32768, 32767), "vi_store_i16", words[i], whole[i]);
-        expect(words[-1] == 0x5555 && words[LANES] == 0x5555, "vi_store_i16 beyond its end", 1, 0);
-
         int8_t *bytes = place(4, 1);
-        memset(space[4], 0x55, sizeof space[4]);
+        memset(space[4], GUARD, sizeof space[4]);
         vi_store_i8(bytes, x);
         for (int i = 0; i < LANES; i++)
             expect(bytes[i] == clamp(whole[i], -128, 127), "vi_store_i8", bytes[i], whole[i]);
-        expect(bytes[-1] == 0x55 && bytes[LANES] == 0x55, "vi_store_i8 beyond its end", 1, 0);
+        expect(bytes[-1] == GUARD && bytes[LANES] == GUARD, "vi_store_i8 beyond its end", 1, 0);
 
         for (int i = 0; i < LANES; i++)
             whole[i] = (int32_t)draw() >> (draw() % 24);
@@ -244,26 +163,95 @@ static void check_integers(void)
         expect(whole[i] == 0, "vi_zero", whole[i], 0);
 }
 
+/* Groups of LANES numbers, stored one by one at every place of a row; all numbers that a row may hold. */
+static void check_row_store(void)
+{
+    enum { STEPS = 64 };
+    int32_t *numbers = place(0, 4);
+    int8_t *row = place(1, 1);
+    for (int first = -ROW_LIMIT; first <= ROW_LIMIT; first += LANES)
+        for (int at = 0; at < STEPS; at += LANES) {
+            memset(space[1], GUARD, sizeof space[1]);
+            for (int i = 0; i < LANES; i++)
+                numbers[i] = clamp(first + i, -ROW_LIMIT, ROW_LIMIT);
+            row_store(row, STEPS, at, vi_load(numbers));
+            for (int step = -16; step < STEPS + 16; step++) {
+                int inside = step >= at && step < at + LANES;
+#ifdef ROW_PLANES
+                int high = row[step], low = row[STEPS + step];
+                int want = inside ? numbers[step - at] : 257 * GUARD;
+                if (step >= 0 && step < STEPS) /* outside, the planes are neighbours */
+                    expect(256 * high + low == want, "row_store", 256 * high + low, want);
+                else if (step < 0)
+                    expect(high == GUARD, "row_store before the row", high, GUARD);
+                else
+                    expect(low == GUARD, "row_store beyond the row", low, GUARD);
+#else
+                static const int order[] = {0, 2, 1, 3};
+                int16_t got;
+                memcpy(&got, row + 2 * ((step & ~3) + order[step & 3]), 2);
+                int want = inside ? numbers[step - at] : 257 * GUARD;
+                expect(got == want, "row_store", got, want);
+#endif
+            }
+        }
+}
+
+/* What the multiply makes of four steps of every lane. */
 static void check_dot(void)
 {
-    int8_t *codes = place(0, 1);
-    int16_t *pair = place(1, 2);
-    int32_t *acc = place(2, 4), *out = place(3, 4);
+    int8_t *codes = place(0, 1), *row = place(1, 1);
+    int32_t *acc = place(2, 4), *out = place(3, 4), *steps = place(4, 4);
     for (int round = 0; round < 50000; round++) {
-        for (int i = 0; i < 2 * LANES; i++)
-            codes[i] = round % 3 ? (int8_t)draw() : draw() % 2 ? 127 : -127;
-        for (int i = 0; i < 2; i++)
-            pair[i] = round % 3 ? (int16_t)draw() : draw() % 2 ? 32767 : -32767;
-        vi start = vi_dot(vi_zero(), vc_load(codes), vc_pair(pair));
-        vi_store(acc, start);
-        vi_store(out, vi_dot(start, vc_load(codes), vc_pair(pair)));
+        int extreme = round % 3 == 0;
+        for (int i = 0; i < 4 * LANES; i++)
+            codes[i] = extreme ? draw() % 2 ? 127 : -127 : (int8_t)draw();
         for (int i = 0; i < LANES; i++) {
-            int64_t want = (int64_t)codes[2 * i] * pair[0] + (int64_t)codes[2 * i + 1] * pair[1];
-            expect(acc[i] == want, "vi_dot from zero", acc[i], (double)want);
-            expect(out[i] == 2 * want, "vi_dot", out[i], 2.0 * (double)want);
+            steps[i] = extreme ? draw() % 2 ? ROW_LIMIT : -ROW_LIMIT : between(-ROW_LIMIT, ROW_LIMIT);
+            acc[i] = between(-1000000, 1000000);
+        }
+        row_store(row, 16, 0, vi_load(steps)); /* of these, the first four */
+#ifdef ROW_PLANES
+        vi high = vi_dot(vi_zero(), vc_load(codes), vc_quad(row));
+        vi low = vi_dot(vi_load(acc), vc_load(codes), vc_quad(row + 16));
+        vi_store(out, vi_combine(high, low));
+        int beyond = 128 * (256 * sum_bytes(row, 4) + sum_bytes(row + 16, 4));
+#else
+        vi even = vi_dot(vi_load(acc), vc_even(codes), vc_pair(row));
+        vi_store(out, vi_dot(even, vc_odd(codes), vc_pair(row + 4)));
+        int beyond = 0;
+#endif
+        for (int i = 0; i < LANES; i++) {
+            int want = acc[i] + beyond;
+            for (int step = 0; step < 4; step++)
+                want += codes[4 * i + step] * steps[step];
+            expect(out[i] == want, "vi_dot", out[i], want);
         }
     }
 }
+
+#ifdef ROW_PLANES
+static void check_planes(void)
+{
+    int8_t *bytes = place(0, 1);
+    int32_t *out = place(1, 4);
+    for (int round = 0; round < 200; round++)
+        for (int count = 0; count <= 300; count++) {
+            int want = 0;
+            for (int i = 0; i < count + 64; i++)
+                bytes[i] = round == 0 ? -128 : round == 1 ? 127 : (int8_t)draw();
+            for (int i = 0; i < count; i++)
+                want += bytes[i];
+            expect(sum_bytes(bytes, count) == want, "sum_bytes", sum_bytes(bytes, count), want);
+        }
+    for (int round = 0; round < 1000; round++) {
+        int high = between(-4000000, 4000000), low = between(-4000000, 4000000);
+        vi_store(out, vi_combine(vi_set(high), vi_set(low)));
+        for (int i = 0; i < LANES; i++)
+            expect(out[i] == 256 * high + low, "vi_set, vi_combine", out[i], 256.0 * high + low);
+    }
+}
+#endif
 
 static void check_exp2(void)
 {
@@ -295,94 +283,16 @@ static void check_exp2(void)
     printf("exp2: largest relative error %.3g\n", worst);
 }
 
-static void check_products(void)
-{
-    enum { STEPS = 64, ROWS = 40, TILES = 9, STRIDE = STEPS + 8, OUT = TILES * 16 + 8 };
-    static int8_t codes_space[TILES * STEPS * 16 + 1];
-    static float floats_space[TILES * STEPS * 16 + 1];
-    static int16_t words_space[ROWS * STRIDE + 1];
-    static float rows_space[ROWS * STRIDE + 1];
-    static int32_t sums[ROWS * OUT + 16];
-    static float totals[ROWS * OUT + 16];
-    for (int round = 0; round < 3000; round++) {
-        int count = between(0, ROWS), tiles = between(0, TILES);
-        int stride = between(STEPS, STRIDE) & ~1, out_stride = between(tiles * 16, OUT);
-        int extreme = round % 4 == 0;
-        int8_t *codes = codes_space + 1;
-        int16_t *words = words_space + 1;
-        float *floats = floats_space + 1, *rows = rows_space + 1;
-        for (int i = 0; i < TILES * STEPS * 16; i++) {
-            codes[i] = extreme ? (draw() % 2 ? 127 : -127) : (int8_t)between(-127, 127);
-            floats[i] = number();
-        }
-        for (int i = 0; i < ROWS * STRIDE; i++) {
-            words[i] = extreme ? (draw() % 2 ? 32767 : -32767) : (int16_t)draw();
-            rows[i] = number();
-        }
-        int pairs = 2 * between(1, STEPS / 4);
-        memset(sums, 0x55, sizeof sums);
-        product_i8(codes, STEPS * 16, tiles, pairs, codes, words, stride, sums, out_stride, count);
-        memset(totals, 0x55, sizeof totals);
-        int steps = between(1, STEPS);
-        product_f32(floats, STEPS * 16, tiles, steps, floats, rows, stride, totals, out_stride, count);
-        for (int r = 0; r < count; r++) {
-            for (int i = 0; i < tiles * 16; i++) {
-                int at = i / 16 * STEPS * 16, lane = i % 16;
-                int64_t want = 0;
-                for (int step = 0; step < 2 * pairs; step++)
-                    want += codes[at + (step / 2 * 16 + lane) * 2 + step % 2] * words[r * stride + step];
-                expect(sums[r * out_stride + i] == want, "product_i8", sums[r * out_stride + i], (double)want);
-
-                float total = 0.0f;
-                for (int start = 0; start < steps; start += FLOAT_RUN) {
-                    float run = 0.0f;
-                    for (int step = start; step < start + FLOAT_RUN && step < steps; step++)
-                        run = fused(floats[at + step * 16 + lane], rows[r * stride + step], run);
-                    total = start ? total + run : run;
-                }
-                expect_bits(totals[r * out_stride + i], total, "product_f32");
-            }
-            for (int i = tiles * 16; i < out_stride; i++) {
-                expect(sums[r * out_stride + i] == 0x55555555, "product_i8 between rows", 1, 0);
-                expect(bits_of(totals[r * out_stride + i]) == 0x55555555, "product_f32 between rows", 1, 0);
-            }
-        }
-        for (int i = count * out_stride; i < count * out_stride + 16; i++) {
-            expect(sums[i] == 0x55555555, "product_i8 beyond its end", 1, 0);
-            expect(bits_of(totals[i]) == 0x55555555, "product_f32 beyond its end", 1, 0);
-        }
-    }
-}
-
-/* The largest sums that the kernels allow: 512 channels of full units, 1,024 of half, and 128 slots. */
-static void check_largest_sums(void)
-{
-    static int8_t codes[1024 * 16];
-    static int16_t row[1024];
-    int32_t sums[16];
-    for (int sign = -1; sign <= 1; sign += 2)
-        for (int steps = 512; steps <= 1024; steps += 512) {
-            int units = steps == 512 ? 32767 : 16384; /* 16,384: what is left of a query, in fine units */
-            memset(codes, 127, sizeof codes);
-            for (int i = 0; i < steps; i++)
-                row[i] = (int16_t)(sign * units);
-            product_i8(codes, 0, 1, steps / 2, codes, row, 0, sums, 16, 1);
-            for (int lane = 0; lane < 16; lane++)
-                expect(sums[lane] == sign * steps * 127 * units, "product_i8, largest sum", sums[lane],
-                       (double)sign * steps * 127 * units);
-        }
-}
-
 int main(void)
 {
     check_floats();
     check_special_floats();
     check_integers();
+    check_row_store();
     check_dot();
+#ifdef ROW_PLANES
+    check_planes();
+#endif
     check_exp2();
-    check_products();
-    check_largest_sums();
-    printf("%d lanes, %s multiply-add: %ld checks, %d faults\n", LANES, FUSED ? "fused" : "separate", checks,
-           faults);
-    return faults != 0;
+    return report();
 }

@@ -18,17 +18,19 @@ FLAGS = {
     "v3": ["-march=x86-64-v3"],
     "v4": WIDE,
     "v4vnni": [*WIDE, "-mavx512vnni"],
+    "v4amx": [*WIDE, "-mavx512vnni", "-mamx-tile", "-mamx-int8"],
 }
 
 
+@pytest.mark.parametrize("program", ["primitives", "products"])
 @pytest.mark.parametrize("tier", kernels.available())
-def test_primitives(tier: str, tmp_path: Path) -> None:
+def test_against_scalar_code(tier: str, program: str, tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "a C compiler is what the project is built with"
-    program = tmp_path / "primitives"
-    source, headers = str(HERE / "primitives.c"), str(HERE.parent.parent / "decoder/kernels")
+    binary = tmp_path / program
+    source, headers = str(HERE / f"{program}.c"), str(HERE.parent.parent / "decoder/kernels")
     flags = ["-std=gnu11", "-O2", "-ffp-contract=off", *FLAGS[tier], f"-I{headers}"]
-    subprocess.run([compiler, *flags, source, "-lm", "-o", str(program)], check=True)
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=100, check=False)
+    subprocess.run([compiler, *flags, source, "-lm", "-o", str(binary)], check=True)
+    done = subprocess.run([str(binary)], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    assert "0 faults" in done.stdout
+    assert " 0 faults" in done.stdout
