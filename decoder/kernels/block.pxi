@@ -7,6 +7,7 @@ cdef extern from "tiles.h":
         FETCH_LINES
     ctypedef struct ProductState:
         pass
+    void fetch_ahead(const char*, int64_t) noexcept nogil
     void product_begin(ProductState*) noexcept nogil
     void product_end(ProductState*) noexcept nogil
     void product_awake(const ProductState*) noexcept nogil
@@ -62,19 +63,14 @@ cdef struct Block:
     int32_t* fine_sums      # [Vp]
     float* page_most        # [BLOCK_ROWS] what the page gave: largest score, in units of log2; -inf = nothing
     float* page_sum         # [BLOCK_ROWS] Σ 2^(score - most), the denominator's part
-    float* exact_sum        # [BLOCK_ROWS] the same from unrounded weights (int8)
     float* page_unit        # [BLOCK_ROWS] the value of one unit of the weighted sums
     float* few              # [BLOCK_ROWS] the denominator so far, relative to page_most
     float* old_factor       # [BLOCK_ROWS] how much the state so far and the page weigh, relative to both
     float* new_factor
     float* largest_key      # [BLOCK_ROWS] largest visible key scale of the page
     int* fine               # [BLOCK_ROWS] few keys carry the weight: remainders get their own pass
-    float* key_scales       # [PAGE_SLOTS]
-    ValueWeights* values    # of the page's slots [seen_lo, seen_hi)
+    PageScales* scales      # of the page at hand
     Ahead ahead             # what is fetched during the softmax and the merging
-    int seen_lo
-    int seen_hi
-    float largest_scale     # of their keys
     ProductState product
     Partial page_range      # of the range at hand
     Partial total           # of the ranges before it
@@ -101,7 +97,6 @@ cdef int64_t block_layout(const Geometry* g, int rows, char* memory, Block* b) n
     b.coarseness = <float*>carve(&at, numbers)
     b.page_most = <float*>carve(&at, numbers)
     b.page_sum = <float*>carve(&at, numbers)
-    b.exact_sum = <float*>carve(&at, numbers)
     b.page_unit = <float*>carve(&at, numbers)
     b.few = <float*>carve(&at, numbers)
     b.largest_key = <float*>carve(&at, numbers)
@@ -118,8 +113,7 @@ cdef int64_t block_layout(const Geometry* g, int rows, char* memory, Block* b) n
         b.weights = carve(&at, 2 * slots)
         b.fine_weights = carve(&at, 2 * PAGE_SLOTS)
         b.fine_sums = <int32_t*>carve(&at, 4 * g.value_pad)
-        b.key_scales = <float*>carve(&at, 4 * PAGE_SLOTS)
-        b.values = <ValueWeights*>carve(&at, sizeof(ValueWeights))
+        b.scales = <PageScales*>carve(&at, sizeof(PageScales))
     for i in range(2):
         partial = &b.page_range if i == 0 else &b.total
         partial.most = <float*>carve(&at, numbers)

@@ -14,6 +14,7 @@ static inline vf vf_add(vf a, vf b) { return _mm_add_ps(a, b); }
 static inline vf vf_sub(vf a, vf b) { return _mm_sub_ps(a, b); }
 static inline vf vf_mul(vf a, vf b) { return _mm_mul_ps(a, b); }
 static inline vf vf_div(vf a, vf b) { return _mm_div_ps(a, b); }
+static inline vf vf_reciprocal(vf x) { return _mm_div_ps(_mm_set1_ps(1.0f), x); }
 static inline vf vf_max(vf a, vf b) { return _mm_max_ps(a, b); }
 static inline vf vf_min(vf a, vf b) { return _mm_min_ps(a, b); }
 static inline vf vf_abs(vf a) { return _mm_andnot_ps(_mm_set1_ps(-0.0f), a); }

@@ -21,7 +21,6 @@ cdef extern from "math.h":
 
 cdef enum:
     FINE_UNITS = 16384
-    QUERY_FINE_UNITS = 32768
     FEW_KEYS = 12
     AWAKE_ROWS = 3          # rows between two reminders to the matrix unit
 
@@ -30,57 +29,33 @@ cdef enum:
 cdef float COARSEST_SCORE = <float>0.0024
 
 cdef extern from "softmax.h":
-    ctypedef struct ValueWeights:
+    enum:
+        QUERY_FINE_UNITS
+    ctypedef struct PageScales:
+        int lo
+        int hi
+        float* key
         float* units
         float* back
         float* own
-        float largest
+        float largest_key
+        float largest_value
         bint mixed
     ctypedef struct Ahead:
         const char* at
         int64_t bytes
+    void load_scales(const uint16_t*, const uint16_t*, int, int, int, int, PageScales*) noexcept nogil
     float weigh_whole_page(
-        const int32_t*, const float*, float, const ValueWeights*, int8_t*, float*, const Ahead*
+        const int32_t*, const int32_t*, float, const PageScales*, int8_t*, float*, const Ahead*
     ) noexcept nogil
     void fetch_step(const Ahead*, int) noexcept nogil
 
-# scales [slots] bfloat16; visible are [lo, hi). Only slots [start, end), multiples of 16, are touched.
-cdef void value_weights(
-    const uint16_t* scales, int lo, int hi, int start, int end, ValueWeights* w
-) noexcept nogil:
-    cdef vf zero = vf_set(0.0), one = vf_set(1.0), half = vf_set(<float>ROW_LIMIT / 2)
-    cdef vf largest = zero
-    cdef vf to_units, units, near, far = zero
-    cdef int t
-    for t from start <= t < end by LANES:
-        units = vf_within(vf_from_bf16(scales + t), t, lo, hi, zero)
-        vf_store(w.units + t, units)
-        largest = vf_max(largest, units)
-    w.largest = vf_hmax(largest)
-    to_units = vf_set(<float>ROW_LIMIT / w.largest)     # a scale is never zero
-    for t from start <= t < end by LANES:
-        units = vf_mul(vf_load(w.units + t), to_units)
-        near = vf_zero_below(one, units, half)
-        vf_store(w.units + t, units)
-        vf_store(w.own + t, vf_sub(one, near))
-        far = vf_max(far, vf_sub(one, near))
-        vf_store(w.back + t, vf_div(near, vf_max(units, half)))
-    w.mixed = vf_hmax(far) > 0
-
-cdef float largest_within(const float* x, int lo, int hi, int start, int end) noexcept nogil:
-    cdef vf zero = vf_set(0.0)
-    cdef vf largest = zero
-    cdef int t
-    for t from start <= t < end by LANES:
-        largest = vf_max(largest, vf_within(vf_load(x + t), t, lo, hi, zero))
-    return vf_hmax(largest)
-
-# products (and fine_products, or NULL) [slots] int32, key_scales [slots] → scores [slots] in units of log2,
+# products (and fine_products, or NULL) [slots] int32 → scores [slots] in units of log2,
 # -inf where not visible. Only slots [start, end), multiples of 16, are touched; visible are [lo, hi). Returns
 # the largest score.
 cdef float scores_i8(
-    const int32_t* products, const int32_t* fine_products, const float* key_scales, float row_scale,
-    int lo, int hi, int start, int end, float* scores
+    const int32_t* products, const int32_t* fine_products, const PageScales* scales, float row_scale,
+    int start, int end, float* scores
 ) noexcept nogil:
     cdef vf hidden = vf_set(-INFINITY)
     cdef vf most = hidden
@@ -92,7 +67,7 @@ cdef float scores_i8(
         s = vf_from_i32(products + t)
         if fine_products != NULL:
             s = vf_fma(vf_from_i32(fine_products + t), fine_unit, s)
-        s = vf_within(vf_mul(vf_mul(s, vf_load(key_scales + t)), scale), t, lo, hi, hidden)
+        s = vf_within(vf_mul(vf_mul(s, vf_load(scales.key + t)), scale), t, scales.lo, scales.hi, hidden)
         vf_store(scores + t, s)
         most = vf_max(most, s)
     return vf_hmax(most)
@@ -100,7 +75,7 @@ cdef float scores_i8(
 # scores [slots] → in place the unrounded weight in units; rounded, the row `weights` of PAGE_SLOTS. The sums
 # of 2^(score - most): as they are, and as far as possible of what the rounded weights are.
 cdef void weights_i8(
-    float* scores, float most, const ValueWeights* w, int start, int end, int8_t* weights,
+    float* scores, float most, const PageScales* w, int start, int end, int8_t* weights,
     float* exact_sum, float* rounded_sum
 ) noexcept nogil:
     cdef vf top = vf_set(most)

@@ -19,9 +19,15 @@
 #define ALWAYS static inline __attribute__((always_inline))
 
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2)
-#ifndef FETCH_LINES
+
+/* Lines per vector of softmax: as fast as memory delivers them; more at once only made the softmax wait. */
 #define FETCH_LINES 4
-#endif
+
+ALWAYS void fetch_ahead(const char *ahead, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 64)
+        PREFETCH(ahead + i);
+}
 
 /* Register blocks, rows × tiles. Every code vector serves all rows, every broadcast all tiles; there must be
  * accumulators enough to hide the latency of the multiply-add, and no more than there are registers. Planes

@@ -19,8 +19,8 @@ typedef struct {
     uint8_t rows[16];
 } TileShapes;
 
-/* Registers: 0 and 1 accumulate, 2 has 64 steps of A, 3 the rest, 4 and 5 have 64 steps of B, 6 and 7 the rest.
- * Loading shapes takes some 70 ns, so what does not change is left. */
+/* Registers: 0 accumulates, 1 has 64 steps of A and 2 of B, 3 has the rest of A and 4 of B. Loading shapes takes
+ * some 70 ns, so what does not change is left. */
 ALWAYS void shape_tiles(ProductState *state, int rows, int rest)
 {
     if (state->rows == rows && (rest == 0 || state->rest == rest))
@@ -28,9 +28,8 @@ ALWAYS void shape_tiles(ProductState *state, int rows, int rest)
     state->rows = rows;
     state->rest = rest ? rest : 64;
     TileShapes shapes = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        int is_rest = i == 3 || i >= 6;
-        shapes.rows[i] = i < 4 ? rows : is_rest ? state->rest / 4 : 16;
+    for (int i = 0; i < 5; i++) {
+        shapes.rows[i] = i == 2 ? 16 : i == 4 ? state->rest / 4 : rows;
         shapes.row_bytes[i] = i == 3 ? state->rest : 64;
     }
     _tile_loadconfig(&shapes);
@@ -41,7 +40,7 @@ ALWAYS void shape_tiles(ProductState *state, int rows, int rest)
 static inline void product_awake(const ProductState *state)
 {
     if (state->rows)
-        _tile_dpbssd(0, 2, 4);
+        _tile_dpbssd(0, 1, 2);
 }
 
 static inline void product_begin(ProductState *state) { state->rows = state->rest = 0; }
@@ -52,54 +51,26 @@ static inline void product_end(ProductState *state)
         _tile_release();
 }
 
-ALWAYS void product_amx_tiles(const int8_t *tile, int64_t tile_bytes, int steps,
-                              const int8_t *rows, int64_t row_steps, int32_t *out, int64_t out_stride,
-                              int count, const int tiles)
+/* One tile at a time: two, sharing the loads of A, were no faster. */
+ALWAYS void product_amx_tile(const int8_t *tile, int steps, const int8_t *rows, int64_t row_steps, int32_t *out,
+                             int64_t out_stride, int count)
 {
-    int32_t sums[2][16][16] __attribute__((aligned(64)));
-    const int8_t *second = tile + (tiles - 1) * tile_bytes;
+    int32_t sums[16][16] __attribute__((aligned(64)));
     int at = 0;
     _tile_zero(0);
-    _tile_zero(1);
     for (; at + 64 <= steps; at += 64) {
-        _tile_loadd(2, rows + at, row_steps);
-        _tile_stream_loadd(4, tile + 16 * at, 64);
-        _tile_dpbssd(0, 2, 4);
-        if (tiles == 2) {
-            _tile_stream_loadd(5, second + 16 * at, 64);
-            _tile_dpbssd(1, 2, 5);
-        }
+        _tile_loadd(1, rows + at, row_steps);
+        _tile_stream_loadd(2, tile + 16 * at, 64);
+        _tile_dpbssd(0, 1, 2);
     }
     if (at < steps) {
         _tile_loadd(3, rows + at, row_steps);
-        _tile_stream_loadd(6, tile + 16 * at, 64);
-        _tile_dpbssd(0, 3, 6);
-        if (tiles == 2) {
-            _tile_stream_loadd(7, second + 16 * at, 64);
-            _tile_dpbssd(1, 3, 7);
-        }
+        _tile_stream_loadd(4, tile + 16 * at, 64);
+        _tile_dpbssd(0, 3, 4);
     }
-    _tile_stored(0, sums[0], 64);
-    if (tiles == 2)
-        _tile_stored(1, sums[1], 64);
+    _tile_stored(0, sums, 64);
     for (int r = 0; r < count; r++)
-        for (int t = 0; t < tiles; t++)
-            vi_store(out + r * out_stride + 16 * t,
-                     vi_combine(vi_load(sums[t][2 * r]), vi_load(sums[t][2 * r + 1])));
-}
-
-ALWAYS void product_i8_rows(const int8_t *tile, int64_t tile_bytes, int tiles, int steps, const int8_t *rows,
-                            int64_t row_steps, int32_t *out, int64_t out_stride, int count,
-                            ProductState *state)
-{
-    shape_tiles(state, 2 * count, steps % 64);
-    for (; tiles >= 2; tiles -= 2) {
-        product_amx_tiles(tile, tile_bytes, steps, rows, row_steps, out, out_stride, count, 2);
-        tile += 2 * tile_bytes;
-        out += 32;
-    }
-    if (tiles)
-        product_amx_tiles(tile, tile_bytes, steps, rows, row_steps, out, out_stride, count, 1);
+        vi_store(out + r * out_stride, vi_combine(vi_load(sums[2 * r]), vi_load(sums[2 * r + 1])));
 }
 
 /* As in tiles.h; nothing is fetched ahead, since the processor's own prefetching keeps up with tile loads and
@@ -112,7 +83,9 @@ static void product_i8(const int8_t *tile, int64_t tile_bytes, int tiles, int st
     (void)ahead;
     for (; count > 0; count -= ROW_BLOCK) {
         int some = count < ROW_BLOCK ? count : ROW_BLOCK;
-        product_i8_rows(tile, tile_bytes, tiles, steps, rows, row_steps, out, out_stride, some, state);
+        shape_tiles(state, 2 * some, steps % 64);
+        for (int t = 0; t < tiles; t++)
+            product_amx_tile(tile + t * tile_bytes, steps, rows, row_steps, out + 16 * t, out_stride, some);
         rows += some * 2 * row_steps;
         out += some * out_stride;
     }
