@@ -4,6 +4,10 @@ A text is cut into contexts. Each is run with all storage types in step, a chunk
 attention reads keys and values as stored, and no more than a chunk of distributions is held. Compared are
 those that predict the second half of a context: a cache that is nearly empty has little to lose. The first
 half is also a prompt, which each storage type continues greedily.
+
+How sure the numbers are: the last bit of an activation can decide between two codes, and a deep model makes
+much of it. Another kernel tier or another BLAS gives other rows; on a model of 30 layers the mean KL over
+4,096 tokens then moves by some 3%, over 256 by 6%. Without codes the same changes come to 1e-11 nats.
 """
 
 from __future__ import annotations
