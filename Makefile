@@ -20,7 +20,7 @@ $(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editabl
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic .venv
+.PHONY: help demo test test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic accuracy .venv
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo 'make dist     sdist and wheel in dist/, checked'
 	@echo 'make bench-kernels  decode attention beside other engines and the bare memory (BENCH_ARGS=--quick)'
 	@echo 'make bench-traffic  does its time follow the bytes or the arithmetic?'
+	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make debug    rebuild the kernels with checks on (make ext puts the fast ones back)'
 	@echo 'make clean    remove everything that make has made'
 
@@ -83,6 +84,14 @@ bench-kernels: $(BENCH)/.built .venv
 
 bench-traffic: .venv
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/traffic.py $(BENCH_ARGS)
+
+# Any plain text will do (TEXT=FILE, 8 contexts of 1024 tokens). The one text that every clone has is short and
+# no prose: its two contexts show that all works, and twice the divergence of a novel.
+TEXT = LICENSE
+CHUNKS = $(if $(filter LICENSE,$(TEXT)),2,8)
+accuracy: .venv
+	$(BIN)/rondel model pull smollm2-135m
+	$(BIN)/rondel accuracy --text '$(TEXT)' --chunks $(CHUNKS) $(ACCURACY_ARGS)
 
 debug: .venv
 	RONDEL_DEBUG=1 $(COMPILE)

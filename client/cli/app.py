@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from rondel.client.cli import model
+from rondel.client.cli.accuracy import accuracy
 from rondel.client.cli.demo import demo
 from rondel.client.cli.doctor import doctor
 from rondel.client.cli.generate import generate
@@ -76,6 +77,7 @@ def common(
 app.command()(serve)
 app.command()(generate)
 app.command()(demo)
+app.command()(accuracy)
 app.command()(doctor)
 app.add_typer(model.app, name="model")
 

@@ -5,7 +5,7 @@ One block: RMSNorm, q k v, rotary and attention (both by the stream), output, RM
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from typing import Final
 
@@ -145,8 +145,6 @@ class LanguageModel:
             )
         return ids.astype(np.int64)
 
-    # An overflow becomes an inf, which the stream's step or the sampler refuses (ValueRange).
-    @np.errstate(over="ignore", invalid="ignore")
     def forward(
         self,
         tokens: Sequence[int],
@@ -174,13 +172,51 @@ class LanguageModel:
         for part in stream.chunks(len(ids), at_most=CHUNK):
             if checkpoint is not None:
                 checkpoint()
-            last = self._chunk(ids[part], stream)
-        normed = rms_norm(last, self._weights.output_norm, self.config.norm_eps)
+            hidden = self._chunk(ids[part], stream)
+        return self._logits(hidden[-1])
+
+    def logits(self, tokens: Sequence[int], stream: AttentionStream, *, first: int = 0) -> Iterator[Array]:
+        """Run tokens at the stream's next positions, and give the logits after each of them, from one on.
+
+        A chunk is run when its block is asked for. Given up in between, the stream has the chunks so far.
+
+        Args:
+            tokens: [n] ids, n ≥ 1.
+            stream: takes their keys and values.
+            first: index of the first token whose logits are wanted, 0 to n - 1. Those before it are run
+                without the product with the vocabulary.
+
+        Returns:
+            Blocks [rows, vocab] of logits, n - first rows in all. None has more than ``CHUNK``: all rows of
+            a long text at once would be gigabytes.
+
+        Raises:
+            InvalidRequest, LengthExceeded, InvalidSpec: at once; see :meth:`check`.
+            RondelError: as :meth:`forward`, when the block is asked for.
+        """
+        ids = self.check(tokens, stream)
+        if not 0 <= first < len(ids):
+            raise InvalidRequest(f"first must be from 0 to {len(ids) - 1}, got {first}", field="first")
+        return self._blocks(ids, stream, first)
+
+    def _blocks(self, ids: NDArray[np.int64], stream: AttentionStream, first: int) -> Iterator[Array]:
+        for part in stream.chunks(len(ids), at_most=CHUNK):
+            hidden = self._chunk(ids[part], stream)
+            if part.stop > first:
+                yield self._logits(hidden[max(0, first - part.start) :])
+
+    # An overflow becomes an inf, which the stream's step or the reader of the logits refuses (ValueRange).
+    # Not around the generator above: its state would be the caller's between two blocks.
+    @np.errstate(over="ignore", invalid="ignore")
+    def _logits(self, hidden: Array) -> Array:
+        """Hidden states [..., d_model] to logits [..., vocab]."""
+        normed = rms_norm(hidden, self._weights.output_norm, self.config.norm_eps)
         logits: Array = normed @ self._weights.output.T
         return logits
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _chunk(self, ids: NDArray[np.int64], stream: AttentionStream) -> Array:
-        """The hidden state of the chunk's last token, [d_model]."""
+        """The hidden states after each of the chunk's tokens, [n, d_model]."""
         start = stream.length
         x = self._weights.embedding[ids]  # [n, d_model]
         try:
@@ -194,8 +230,7 @@ class LanguageModel:
             except RondelError as second:
                 error.add_note(f"the stream could not be rolled back to {start}: {second}")
             raise
-        last: Array = x[-1]
-        return last
+        return x
 
     def _attention(self, number: int, layer: LayerWeights, x: Array, stream: AttentionStream) -> Array:
         c, n = self.config, len(x)
