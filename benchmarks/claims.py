@@ -17,7 +17,6 @@ from ours import SessionRow, Stored, all_threads, arena_for, spec_of
 from peers import contestants
 from rondel.decoder import pool
 from rondel.decoder.batch import Step, StepResult, run_steps
-from rondel.decoder.errors import RondelError
 from rondel.decoder.session import DecoderSession
 from shapes import Floats, Problem, Shape, draw
 from timing import interleave, ratio
@@ -160,7 +159,7 @@ def many_streams(rounds: int, threads: int) -> float:
     return ratio(timings["one"], timings["many"])
 
 
-def _out(result: StepResult | RondelError) -> Floats:
-    if isinstance(result, RondelError):
+def _out(result: StepResult | Exception) -> Floats:
+    if isinstance(result, Exception):
         raise result
     return result.out

@@ -92,7 +92,17 @@ class Stored:
         loaded, q = kernels.load(tier), self.problem.q
         out, lse = np.empty_like(q), np.empty(q.shape[:2], np.float32)
         first, scale = self.problem.shape.keys - len(q), self._rings.group.score_scale
-        query = (self._rings.words, self._arena.base, self._table, first, scale, q, out, lse)
+        query: kernels.Query = (
+            self._rings.words,
+            self._arena.base,
+            self._table,
+            first,
+            scale,
+            q,
+            out,
+            lse,
+            None,
+        )
         return partial(loaded.attend, [query]), out
 
     def reader(self, variant: int, start: int, stop: int) -> Callable[[], int]:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, get_args
 
 from rondel.decoder.checks import real, whole
 from rondel.decoder.errors import InvalidShape, InvalidSpec
 from rondel.decoder.rope_config import scaling_of
-from rondel.decoder.rope_scaling import Frequencies, Scaling, plain
+from rondel.decoder.rope_scaling import Scaling, plain
+
+if TYPE_CHECKING:  # a description of a stream must not cost the import of NumPy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rondel.decoder.rope_scaling import Frequencies
 
 MAX_DIM: Final = 1024
 """Most elements per head."""
@@ -144,6 +147,8 @@ class Rope:
             InvalidShape: x is no such array, or there are not as many positions as tokens.
             InvalidSpec: dim does not fit key_dim.
         """
+        import numpy as np
+
         if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.ndim < 3:
             got = f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
             expected = "float32 [..., tokens, heads, key_dim]"

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final
 
 from rondel.decoder.checks import real, whole
 from rondel.decoder.errors import InvalidSpec
 
-Frequencies = NDArray[np.float64]
+if TYPE_CHECKING:  # a description of a stream must not cost the import of NumPy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Frequencies = NDArray[np.float64]
 
 MAX_FACTOR: Final = 1e6
 """Largest factor of any scaling."""
@@ -32,6 +33,8 @@ MAX_MAGNITUDE_FACTOR: Final = 4.0
 
 def plain(theta: float, dim: int) -> Frequencies:
     """``theta ** (-2i / dim)`` for pair i: the frequencies without any scaling (arXiv 2104.09864)."""
+    import numpy as np
+
     frequencies: Frequencies = theta ** (np.arange(0, dim, 2, dtype=np.float64) / -dim)
     return frequencies
 
@@ -121,6 +124,8 @@ class YarnScaling:
         return 1.0 if self.attention_factor is None else self.attention_factor
 
     def frequencies(self, theta: float, dim: int) -> Frequencies:
+        import numpy as np
+
         low, high = self._pair(self.beta_fast, theta, dim), self._pair(self.beta_slow, theta, dim)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
@@ -173,6 +178,8 @@ class Llama3Scaling:
         return 1.0
 
     def frequencies(self, theta: float, dim: int) -> Frequencies:
+        import numpy as np
+
         kept = plain(theta, dim)
         turns = self.original_context * kept / (2.0 * math.pi)
         # One blend for all: 0 where a pair turns less than low_freq_factor times, 1 above high_freq_factor.
@@ -202,6 +209,8 @@ class DivisorScaling:
         return 1.0
 
     def frequencies(self, theta: float, dim: int) -> Frequencies:
+        import numpy as np
+
         if len(self.divisors) != dim // 2:
             raise InvalidSpec(
                 f"a dim of {dim} needs {dim // 2} divisors, got {len(self.divisors)}", field="divisors"
