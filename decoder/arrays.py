@@ -20,6 +20,14 @@ def _describe_got(x: object) -> str:
     return f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
 
 
+def _fits(got: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
+    if got == shape:
+        return True
+    return len(got) == len(shape) and all(
+        want is None or want == size for want, size in zip(shape, got, strict=True)
+    )
+
+
 def check_array(name: str, x: Floats, shape: tuple[int | None, ...], kernels: Kernels) -> Floats:
     """``x`` as a C-ordered float32 array of ``shape`` (None = any size).
 
@@ -27,18 +35,13 @@ def check_array(name: str, x: Floats, shape: tuple[int | None, ...], kernels: Ke
         InvalidShape: not a float32 array, or of another shape.
         ValueRange: it holds NaN, an infinity or a magnitude above MAX_MAGNITUDE.
     """
-    fits = (
-        isinstance(x, np.ndarray)
-        and x.dtype == np.float32
-        and x.ndim == len(shape)
-        and all(want is None or want == got for want, got in zip(shape, x.shape, strict=True))
-    )
-    if not fits:
+    if not (isinstance(x, np.ndarray) and x.dtype == np.float32 and _fits(x.shape, shape)):
         got = _describe_got(x)
         raise InvalidShape(
             f"{name} must be {_describe(shape)}, got {got}", field=name, got=got, expected=_describe(shape)
         )
-    x = np.require(x, requirements=["C", "A"])
+    if not (x.flags.c_contiguous and x.flags.aligned):
+        x = np.require(x, requirements=["C", "A"])
     if not kernels.in_range(x.reshape(-1), MAX_MAGNITUDE):
         raise ValueRange(
             f"{name} must hold finite numbers of magnitude at most {MAX_MAGNITUDE:g}", array=name

@@ -43,6 +43,8 @@ def integer(name: str, value: object, *, least: int | None = None) -> int:
     Raises:
         InvalidRequest: it is not.
     """
+    if type(value) is int and (least is None or value >= least):
+        return value  # the usual case, on every call's path; the protocol check below takes microseconds
     if not isinstance(value, bool) and isinstance(value, SupportsIndex):
         number = operator.index(value)
         if least is None or number >= least:
@@ -246,6 +248,8 @@ class StreamSpec:
 
     def group_index(self, layer: int) -> int:
         """The number of the group that holds a layer. Raises InvalidLayer."""
+        if type(layer) is int and 0 <= layer < len(self._group_of):
+            return self._group_of[layer]
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < self.layers:
             raise InvalidLayer(
                 f"layer must be an integer from 0 to {self.layers - 1}, got {layer!r}",
