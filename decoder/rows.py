@@ -57,7 +57,8 @@ class QueryRows:
     def query(self, rings: GroupRings, layer: int, base: int, first: int) -> Query:
         """The rows, at ``first`` and on, for the kernels to answer; the arena is at ``base``."""
         scale = rings.group.score_scale
-        return rings.words, base, rings.table(layer), first, scale, self.q, self.out, self.lse, self.q_sinks
+        table = rings.table(layer)
+        return rings.words, base, table, first, scale, self.q, self.out, self.lse, self.q_sinks, None, None
 
 
 def positions_from(first: int, count: int) -> NDArray[np.int64]:
