@@ -6,13 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.arrays import Floats
+from rondel.decoder.kernels import Edits, Sight
 from rondel.decoder.options import AttendOptions
 from rondel.decoder.spec import LayerGroup
-
-Sight = tuple[int, int, int]
-"""Of rows that are not causal: positions seen after the own one, positions stored, how far rows are apart."""
-Edits = tuple[float, Floats | None, Floats | None, int]
-"""softcap (0 = none), slopes [Hq], bias [Hq or 1, N or 1, M] (-inf hides), position of its first column."""
 
 
 def sight_of(group: LayerGroup, held: int) -> Sight | None:
