@@ -17,7 +17,7 @@ from rondel.decoder.errors import InvalidRequest, InvalidShape, ValueRange
 from rondel.decoder.spec import MAX_LENGTH, MAX_MAGNITUDE, MAX_SCALE, LayerGroup
 
 MAX_BIAS: Final = 1e38
-"""Largest magnitude of a bias that is added: float32 has room for every score beside it. What is below hides."""
+"""Largest magnitude of a bias that is added: float32 has room for every score beside it. Below it hides."""
 MAX_RANGES: Final = 1 << 16
 """Most key ranges of one call."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from comparators import TINY, assert_near
 from numpy.typing import NDArray
-from oracle import ALWAYS, GAUSSIAN, LSE, Floats, Stream
+from oracle import GAUSSIAN, LSE, Floats, Stream
 
 from rondel import AttendOptions
 from rondel.decoder import reference
@@ -53,8 +53,7 @@ class Asked:
         return np.concatenate([np.arange(min(case.sinks, start)), np.arange(start, high)]).astype(np.int64)
 
     def sight(self) -> dict[str, Any]:
-        """The reference's words for what the case's rows see. It has no two sides with ``causal=False``: there
-        that means everything."""
+        """The reference's words for what the case's rows see: there ``causal=False`` means everything."""
         case = self.stream.case
         if not case.causal and case.window is None:
             return {"causal": False}
@@ -90,6 +89,3 @@ class Asked:
         size = np.maximum(1.0, np.abs(np.nan_to_num(stages.lse, neginf=0.0)))
         assert_near(lse, stages.lse, LSE[storage] * size, f"{name}: lse")
         return out, lse
-
-
-__all__ = ["ALWAYS", "Asked"]
