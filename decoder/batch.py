@@ -85,9 +85,9 @@ def _begin(number: int, step: Step, stack: ExitStack) -> _Begun | StepResult:
     undo = stack.enter_context(writer.undo([call]))
     try:
         if part.stop < len(call.k):  # a one-layer stream that wraps within the step, or a long one
-            writer.carry_out([call], chain([part], parts))
+            writer.carry_out([call], chain([part], parts), session._kernels)
             return _result(call)
-        first = writer.place(call, part)
+        first = writer.place(call, part, session._kernels)
         return _Begun(number, session, call, undo, first, call.queries(session._arena.base, first, part))
     except Exception:
         undo.restore()

@@ -38,7 +38,7 @@ class QueryRows:
         return cls(q, *empty_results(group, len(q)), options)
 
     @classmethod
-    def at(cls, group: LayerGroup, first: int, q: Floats, options: AttendOptions | None) -> Self:
+    def at(cls, group: LayerGroup, first: int, q: Floats, options: AttendOptions | None = None) -> Self:
         """Rows that stand at positions from ``first`` on, turned."""
         rows = cls.of(group, q, options)
         if group.rope is not None:

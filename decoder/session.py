@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
 from types import TracebackType
-from typing import Final, Literal, Self, overload
+from typing import Literal, Self, overload
 
 import numpy as np
 
@@ -26,13 +25,12 @@ from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.call import LayerCall
 from rondel.decoder.explanation import Explanation
 from rondel.decoder.options import AttendOptions
-from rondel.decoder.spec import StreamSpec, integer
-from rondel.decoder.stats import SessionStats, stats_of
-from rondel.decoder.turn import Turn
-from rondel.decoder.writer import PIECE, Writer
+from rondel.decoder.spec import StreamSpec
+from rondel.decoder.view import StreamView
+from rondel.decoder.writer import Writer
 
 
-class DecoderSession:
+class DecoderSession(StreamView):
     """One stream: a ring of keys and values per layer, in an arena, and attention over them.
 
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
@@ -44,66 +42,15 @@ class DecoderSession:
     """
 
     def __init__(self, spec: StreamSpec, arena: Arena, *, tier: str | None = None) -> None:
-        self.spec: Final = spec
         self._arena = arena
         self._kernels = kernels.KERNELS if tier is None else kernels.load(tier)
         layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
         demand: Counter[int] = sum((layout.demand for layout in layouts), Counter())
         # Before the page tables are made: a stream too large for the arena may be too large for those.
-        self._pages = arena.reserve(demand)
-        weakref.finalize(self, arena.abandon, self._pages)  # a session dropped without close() leaks nothing
-        self._rings = [GroupRings(layout) for layout in layouts]
-        self._extent = StreamExtent(spec, layouts)
-        self._turn = Turn()
-        self._writer = Writer(spec, self._extent, self._rings, self._pages, arena, self._kernels)
-
-    # --- state ----------------------------------------------------------------------------------------
-
-    @property
-    def length(self) -> int:
-        """Tokens that every layer has."""
-        return self._extent.length
-
-    @property
-    def high_water(self) -> int:
-        """The largest position + 1 that any layer ever claimed, in a call that did not fail."""
-        return self._extent.high_water
-
-    @property
-    def generation(self) -> int:
-        """How often the stream was truncated."""
-        return self._extent.generation
-
-    @property
-    def closed(self) -> bool:
-        """Whether the caches have been given back."""
-        return self._turn.closed
-
-    @property
-    def max_chunk(self) -> int | None:
-        """How far a layer may run ahead of ``length`` once wrapped; None = nothing ever wraps."""
-        return self.spec.max_chunk
-
-    @property
-    def min_length(self) -> int:
-        """The smallest length that :meth:`truncate` accepts now."""
-        return self._extent.min_length
-
-    def layer_length(self, layer: int) -> int:
-        """Tokens that one layer has. Raises InvalidLayer."""
-        return self._extent.layer_length(layer)
-
-    def stats(self) -> SessionStats:
-        """The stream's numbers now."""
-        return stats_of(self._extent, self._rings, self._pages, closed=self._turn.closed)
-
-    def chunks(self, tokens: int, *, at_most: int = PIECE) -> Iterator[slice]:
-        """Cuts a run of new tokens into pieces that every layer may take before the next begins.
-
-        ``for part in session.chunks(n): for layer in ...: session.step(layer, q[part], …)``. Each piece
-        is computed from the length at that moment.
-        """
-        return self._writer.chunks(integer("tokens", tokens), integer("at_most", at_most, least=1))
+        pages = arena.reserve(demand)
+        weakref.finalize(self, arena.abandon, pages)  # a session dropped without close() leaks nothing
+        super().__init__(spec, StreamExtent(spec, layouts), [GroupRings(layout) for layout in layouts], pages)
+        self._writer = Writer(spec, self._extent, self._rings, pages, arena)
 
     # --- one layer ------------------------------------------------------------------------------------
 
@@ -114,10 +61,13 @@ class DecoderSession:
             InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
             ChunkTooLong: the wrapped layer would run too far ahead of the stream; nothing changed.
             LengthExceeded: the stream's max_length would be passed; nothing changed.
+            StreamSealed: the stream was sealed; nothing changed.
             MemoryError: the pages that lose an old lap cannot be kept meanwhile; nothing changed.
         """
         with self._turn:
-            self._writer.apply([LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)])
+            self._writer.apply(
+                [LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)], self._kernels
+            )
             return self._extent.layer_length(layer)
 
     @overload
@@ -202,7 +152,7 @@ class DecoderSession:
         """
         with self._turn:
             call = LayerCall.of_step(layer, self._ring(layer), q, k, v, options, self._kernels)
-            self._writer.apply([call])
+            self._writer.apply([call], self._kernels)
         (rows,) = call.asked
         return (rows.out, rows.lse) if return_lse else rows.out
 
@@ -216,7 +166,7 @@ class DecoderSession:
         the layers are not level.
         """
         with self._turn:
-            self._writer.apply(self._check_stack(first_layer, k, v))
+            self._writer.apply(self._check_stack(first_layer, k, v), self._kernels)
             return self._extent.layer_length(first_layer)
 
     def step_all(
@@ -227,7 +177,7 @@ class DecoderSession:
         with self._turn:
             calls = self._check_stack(first_layer, k, v)
             out = LayerCall.ask_stack(calls, q, options, self._kernels)
-            self._writer.apply(calls)
+            self._writer.apply(calls, self._kernels)
             return out
 
     # --- life cycle -----------------------------------------------------------------------------------
@@ -238,9 +188,20 @@ class DecoderSession:
         Raises:
             SequenceGap: the stream is not that long.
             RollbackTooDeep: the ring no longer holds what that length would see (see ``min_length``).
+            StreamSealed: the stream was sealed.
         """
         with self._turn:
             self._extent.truncate(length)
+
+    def seal(self) -> None:
+        """Let nothing change the stream from now on: it refuses tokens and truncates with StreamSealed and is
+        only attended to, as the memory of cross-attention is. Doing it twice is harmless.
+
+        Raises:
+            SequenceGap: the layers are not equally long.
+        """
+        with self._turn:
+            self._extent.seal()
 
     def matches(self, layer: int, position: int, k: Floats, v: Floats) -> bool:
         """Whether the tokens stored from ``position`` on are, to the byte, what k and v are stored as.

@@ -28,19 +28,18 @@ class Writer:
     rings: Sequence[GroupRings]
     pages: Reservation
     arena: Arena
-    kernels: Kernels
 
-    def apply(self, calls: Sequence[LayerCall]) -> None:
+    def apply(self, calls: Sequence[LayerCall], kernels: Kernels) -> None:
         """Store the tokens of checked calls and attend where there are queries: whole or not at all."""
-        self.carry_out(calls, self.parts(calls))
+        self.carry_out(calls, self.parts(calls), kernels)
 
-    def carry_out(self, calls: Sequence[LayerCall], parts: Iterable[slice]) -> None:
+    def carry_out(self, calls: Sequence[LayerCall], parts: Iterable[slice], kernels: Kernels) -> None:
         """:meth:`apply` for calls that :meth:`parts` has settled."""
         with self.undo(calls):
             for part in parts:
                 for call in calls:
-                    first = self.place(call, part)
-                    self.kernels.attend(call.queries(self.arena.base, first, part))
+                    first = self.place(call, part, kernels)
+                    kernels.attend(call.queries(self.arena.base, first, part))
                     self.extent.advance(call.layer, first + part.stop - part.start)
             for call in calls:
                 call.finish()
@@ -72,17 +71,9 @@ class Writer:
         # Layers that are all of the stream's advance piece by piece. Mostly there is one.
         if len(calls) < self.spec.layers or ahead or tokens <= min(PIECE, room):
             return iter([slice(0, tokens)])
-        return self.chunks(tokens, PIECE)
+        return chunks(self.spec, self.extent, tokens, PIECE)
 
-    def chunks(self, tokens: int, at_most: int) -> Iterator[slice]:
-        """Pieces of a run of new tokens, each cut by the stream's length at that moment."""
-        start = 0
-        while start < tokens:
-            end = min(tokens, start + min(at_most, self.spec.room(self.extent.length)))
-            yield slice(start, end)
-            start = end
-
-    def place(self, call: LayerCall, part: slice) -> int:
+    def place(self, call: LayerCall, part: slice, kernels: Kernels) -> int:
         """Claim positions and store a part of a call's tokens there; returns the first position."""
         first = self.extent.layer_length(call.layer)
         end = first + part.stop - part.start
@@ -91,5 +82,14 @@ class Writer:
         for rings in self.rings:
             rings.grow(end, self.pages)
         words, table = call.rings.words, call.rings.table(call.layer)
-        self.kernels.place(words, self.arena.base, table, first, call.k[part], call.v[part])
+        kernels.place(words, self.arena.base, table, first, call.k[part], call.v[part])
         return first
+
+
+def chunks(spec: StreamSpec, extent: StreamExtent, tokens: int, at_most: int) -> Iterator[slice]:
+    """Pieces of a run of new tokens, each cut by the stream's length at that moment."""
+    start = 0
+    while start < tokens:
+        end = min(tokens, start + min(at_most, spec.room(extent.length)))
+        yield slice(start, end)
+        start = end

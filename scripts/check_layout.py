@@ -64,11 +64,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.machine": (),
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
+    f"{_DECODER}.view": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "stats", "turn", "writer"))),
     f"{_DECODER}.session": tuple(
         f"{_DECODER}.{name}"
         for name in (
-            *("errors", "spec", "options", "explanation", "arrays", "answer", "call", "writer", "stats"),
-            *("turn", "pool", "cache", "kernels"),
+            *("errors", "spec", "options", "explanation", "arrays", "answer", "call", "writer", "view"),
+            *("pool", "cache", "kernels"),
         )
     ),
     f"{_DECODER}.batch": tuple(

@@ -15,6 +15,7 @@ from rondel.decoder.errors import (
     LengthExceeded,
     RollbackTooDeep,
     SequenceGap,
+    StreamSealed,
     WindowEvicted,
 )
 from rondel.decoder.spec import StreamSpec, integer
@@ -37,6 +38,7 @@ class StreamExtent:
         self.length = 0
         self.high_water = 0
         self.generation = 0
+        self.sealed = False
 
     def layer_length(self, layer: int) -> int:
         """Tokens that one layer has. Raises InvalidLayer."""
@@ -82,8 +84,24 @@ class StreamExtent:
         lengths, claimed, self.length, self.high_water = marks
         self._lengths, self._claimed = list(lengths), list(claimed)
 
+    def seal(self) -> None:
+        """Refuse all change from now on. Raises SequenceGap unless all layers have the same length."""
+        if max(self._lengths) != self.length:
+            raise SequenceGap(
+                f"a stream is sealed when all layers have as many tokens, got {self.length} to "
+                f"{max(self._lengths)}",
+                expected=self.length,
+            )
+        self.sealed = True
+
+    def _check_open(self) -> None:
+        if self.sealed:
+            raise StreamSealed(f"the stream was sealed at {self.length} tokens, nothing changes it")
+
     def truncate(self, length: int) -> None:
-        """Set every layer to ``length`` and begin a generation. Raises SequenceGap, RollbackTooDeep."""
+        """Set every layer to ``length`` and begin a generation. Raises SequenceGap, RollbackTooDeep,
+        StreamSealed."""
+        self._check_open()
         length = integer("length", length)
         if not 0 <= length <= self.length:
             raise SequenceGap(
@@ -102,11 +120,13 @@ class StreamExtent:
         """The position at which all of ``layers`` may take ``tokens`` more.
 
         Raises:
+            StreamSealed: none may.
             SequenceGap: the layers are not level.
             LengthExceeded: the stream would pass its max_length.
             ChunkTooLong: a wrapped layer would run too far ahead. Never when ``layers`` are all layers of
                 the stream: those advance piece by piece, each piece committed.
         """
+        self._check_open()
         start = self._lengths[layers[0]]
         for layer in layers:
             if self._lengths[layer] != start:
