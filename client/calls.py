@@ -70,6 +70,7 @@ APPEND: Final = Method(f"{_ATTENTION}/AppendToken", pb.AppendTokenRequest, pb.Ap
 ATTEND: Final = Method(f"{_ATTENTION}/Attend", pb.AttendRequest, pb.AttendResponse)
 STEP: Final = Method(f"{_ATTENTION}/Step", pb.StepRequest, pb.StepResponse)
 TRUNCATE: Final = Method(f"{_ATTENTION}/TruncateStream", pb.TruncateStreamRequest, pb.TruncateStreamResponse)
+SEAL: Final = Method(f"{_ATTENTION}/SealStream", pb.SealStreamRequest, pb.SealStreamResponse)
 GET: Final = Method(f"{_ATTENTION}/GetStream", pb.GetStreamRequest, pb.GetStreamResponse)
 CLOSE: Final = Method(f"{_ATTENTION}/CloseStream", pb.CloseStreamRequest, pb.CloseStreamResponse)
 INFO: Final = Method(f"{_ATTENTION}/GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoResponse)

@@ -5,117 +5,36 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
 from rondel.client import calls
 from rondel.client.calls import Steps, ask
-from rondel.client.checks import checked_array, checked_count, checked_position
+from rondel.client.checks import checked_array, checked_position
 from rondel.client.errors import item_error
-from rondel.client.limits import append_shape, step_tokens
+from rondel.client.limits import append_shape
+from rondel.client.state import StreamState
 from rondel.client.values import Array, StepOutcome, StreamStats
-from rondel.decoder.errors import (
-    InvalidShape,
-    ServerInternal,
-    SessionBusy,
-    StreamClosed,
-    StreamNotFound,
-)
-from rondel.decoder.spec import StreamSpec
+from rondel.decoder.errors import ChunkTooLong, ServerInternal, StreamClosed, StreamNotFound
+from rondel.decoder.explanation import Explanation
+from rondel.decoder.options import AttendOptions, checked_options
 from rondel.v1 import attention_pb2 as pb
-from rondel.v1.specs import spec_from_message
+from rondel.v1.options import explanation_from_message, options_to_message
+from rondel.v1.options_pb2 import AttendOptions as AttendOptionsMessage
 from rondel.v1.wire import from_tensor, to_tensor
 
 
-class StreamCore:
-    """State of a remote stream. Used by one caller at a time; a second one gets SessionBusy."""
+class StreamCore(StreamState):
+    """What can be done with a remote stream, each as the steps of an operation."""
 
     def __init__(
         self, reply: pb.OpenStreamResponse, opened: dict[str, StreamCore], max_message_bytes: int
     ) -> None:
-        self._spec = spec_from_message(reply.spec)
-        self._ref = pb.StreamRef(handle=reply.handle, epoch=reply.epoch)
-        self._generation = reply.generation
-        self._length = reply.committed_length
-        self._lengths = [reply.committed_length] * self._spec.layers
-        self._truncating: pb.TruncateStreamRequest | None = None
-        self._closed = False
-        self._busy = threading.Lock()
-        self._max_message_bytes = max_message_bytes
+        super().__init__(reply, max_message_bytes)
         self._opened = opened
         opened[reply.handle] = self
-
-    @property
-    def handle(self) -> str:
-        """The server's name for the stream."""
-        return self._ref.handle
-
-    @property
-    def spec(self) -> StreamSpec:
-        """The specification in force, defaults filled in."""
-        return self._spec
-
-    @property
-    def length(self) -> int:
-        """Tokens that all layers hold: the committed ones."""
-        return self._length
-
-    @property
-    def generation(self) -> int:
-        """How often the stream was truncated."""
-        return self._generation
-
-    @property
-    def max_chunk(self) -> int | None:
-        """How far a wrapped layer may run ahead of ``length``; None = no bound."""
-        return self._spec.max_chunk
-
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` was called."""
-        return self._closed
-
-    def layer_length(self, layer: int) -> int:
-        """Tokens that one layer holds. Raises InvalidLayer."""
-        self._spec.group_index(layer)
-        return self._lengths[layer]
-
-    def chunks(self, tokens: int, *, at_most: int = 512) -> Iterator[slice]:
-        """Slices of a run of new tokens, each of which every layer may take before the next one's turn.
-
-        Their steps, and the answers, are within the message limits of client and server. Raises
-        QuotaExceeded when not even one token is, and InvalidRequest.
-        """
-        tokens, at_most = checked_count("tokens", tokens, 0), checked_count("at_most", at_most, 1)
-        fitting = (
-            step_tokens(self._ref, group.layers[-1], group, self._max_message_bytes)
-            for group in self._spec.groups
-        )
-        return self._pieces(tokens, min(at_most, *fitting))
-
-    def _pieces(self, tokens: int, at_most: int) -> Iterator[slice]:
-        start = 0
-        while start < tokens:
-            stop = min(tokens, start + min(at_most, self._spec.room(self._length)))
-            yield slice(start, stop)
-            start = stop
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
-            raise SessionBusy(
-                "another caller is inside this stream; a stream is used by one caller at a time"
-            )
-        try:
-            if self._closed:
-                raise StreamClosed(f"the stream {self.handle} was closed")
-            yield
-        finally:
-            self._busy.release()
 
     def _store(self, first: int, count: int, k: Array, v: Array) -> Steps[int]:
         """One AppendToken: k [layers, tokens, Hkv, Dk], v [layers, tokens, Hkv, Dv]."""
@@ -152,43 +71,73 @@ class StreamCore:
             return self._length
 
     def _attend(
-        self, layer: int, q: Array, position: int | None, return_lse: bool
+        self, layer: int, q: Array, position: int | None, options: AttendOptions | None, return_lse: bool
     ) -> Steps[tuple[Array, Array | None]]:
         with self.alone():
-            group, held = self._spec.group(layer), self.layer_length(layer)
-            q = checked_array("q", q, (None, group.query_heads, group.key_dim))
-            request = pb.AttendRequest(
-                stream=self._ref,
-                generation=self._generation,
-                layer=layer,
-                position=None if position is None else checked_position("position", position, held),
-                q=to_tensor(q),
-                return_lse=bool(return_lse),
-            )
+            request = self._question(layer, q, position, options)
+            request.return_lse = bool(return_lse)
             reply = yield from ask(calls.ATTEND, request)
-            return from_tensor(reply.out, name="out"), from_tensor(
-                reply.lse, name="lse"
-            ) if return_lse else None
+            lse = from_tensor(reply.lse, name="lse") if return_lse else None
+            return from_tensor(reply.out, name="out"), lse
+
+    def _explain(
+        self, layer: int, q: Array, position: int | None, options: AttendOptions | None
+    ) -> Steps[Explanation]:
+        with self.alone():
+            request = self._question(layer, q, position, options)
+            request.explain = True
+            reply = yield from ask(calls.ATTEND, request)
+            return explanation_from_message(reply.explanation)
+
+    def _question(
+        self, layer: int, q: Array, position: int | None, options: AttendOptions | None
+    ) -> pb.AttendRequest:
+        group, held = self._spec.group(layer), self.layer_length(layer)
+        q = checked_array("q", q, (None, group.query_heads, group.key_dim))
+        return pb.AttendRequest(
+            stream=self._ref,
+            generation=self._generation,
+            layer=layer,
+            position=None if position is None else checked_position("position", position, held),
+            q=to_tensor(q),
+            options=_message(options),
+        )
 
     def _step(
-        self, layer: int, q: Array, k: Array, v: Array, return_lse: bool
+        self, layer: int, q: Array, k: Array, v: Array, options: AttendOptions | None, return_lse: bool
     ) -> Steps[tuple[Array, Array | None]]:
         with self.alone():
-            request = pb.StepRequest(layer=layer, items=[self.item(layer, q, k, v, return_lse)])
+            request = pb.StepRequest(layer=layer, items=[self.item(layer, q, k, v, options, return_lse)])
             reply = yield from ask(calls.STEP, request)
             return self._result(layer, reply, return_lse)
 
-    def _step_all(self, q: Array, k: Array, v: Array) -> Steps[Array]:
+    def _step_all(self, q: Array, k: Array, v: Array, options: AttendOptions | None) -> Steps[Array]:
         with self.alone():
             k, v, q = self._stacks(k=k, v=v, q=q)
             tokens, group = k.shape[1], self._spec.group(0)
+            options = checked_options(options)
+            if options is not None:
+                options.check(group, tokens)
             out = np.empty((self._spec.layers, tokens, group.query_heads, group.value_dim), np.float32)
-            for part in self.chunks(tokens):
+            for part in self._step_parts(tokens):
+                of_part = None if options is None else options.of_rows(part)
                 for layer in range(self._spec.layers):
-                    item = self.item(layer, q[layer, part], k[layer, part], v[layer, part], False)
+                    item = self.item(layer, q[layer, part], k[layer, part], v[layer, part], of_part, False)
                     reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=[item]))
                     out[layer, part], _ = self._result(layer, reply, False)
             return out
+
+    def _step_parts(self, tokens: int) -> Iterator[slice]:
+        """Pieces of a step of all layers. Rows that see what comes after them need all of it at once."""
+        if all(group.causal for group in self._spec.groups):
+            return self.chunks(tokens)
+        room = self._spec.room(self._length)
+        if tokens > room:
+            raise ChunkTooLong(
+                f"rows that see what comes after them take at most {room} tokens at once, got {tokens}",
+                limit=room,
+            )
+        return iter([slice(0, tokens)] if tokens else [])
 
     def _truncate(self, length: int) -> Steps[None]:
         with self.alone():
@@ -204,6 +153,12 @@ class StreamCore:
             self._length = reply.committed_length
             self._lengths = [reply.committed_length] * self._spec.layers
 
+    def _seal(self) -> Steps[None]:
+        with self.alone():
+            request = pb.SealStreamRequest(stream=self._ref, generation=self._generation)
+            reply = yield from ask(calls.SEAL, request)
+            self._length = reply.committed_length
+
     def _stats(self) -> Steps[StreamStats]:
         with self.alone():
             reply = yield from ask(calls.GET, pb.GetStreamRequest(stream=self._ref))
@@ -217,6 +172,7 @@ class StreamCore:
                 bytes_resident=reply.bytes_resident,
                 bits_per_value=reply.bits_per_value,
                 pages=reply.pages,
+                sealed=reply.sealed,
             )
 
     def close_steps(self) -> Steps[None]:
@@ -231,33 +187,15 @@ class StreamCore:
         except (StreamNotFound, StreamClosed):
             return  # the lease was faster, or the server is another one by now
 
-    def _tokens(self, layer: int, k: Array, v: Array) -> tuple[Array, Array]:
-        group = self._spec.group(layer)
-        k = checked_array("k", k, (None, group.kv_heads, group.key_dim))
-        return k, checked_array("v", v, (len(k), group.kv_heads, group.value_dim))
-
-    def _stacks(self, **arrays: Array) -> list[Array]:
-        """Arrays of all layers, [layers, tokens, heads, dim]: k, v and perhaps q."""
-        layers = self._spec.layers
-        if not self._spec.same_shape(range(layers)):
-            raise InvalidShape(
-                "the layers of this stream differ in shape: use the calls for one layer",
-                got="layers of several shapes",
-                expected="layers of one shape",
-            )
-        group = self._spec.group(0)
-        shapes = {
-            "k": (group.kv_heads, group.key_dim),
-            "v": (group.kv_heads, group.value_dim),
-            "q": (group.query_heads, group.key_dim),
-        }
-        checked: list[Array] = []
-        for name, array in arrays.items():
-            tokens = checked[0].shape[1] if checked else None
-            checked.append(checked_array(name, array, (layers, tokens, *shapes[name])))
-        return checked
-
-    def item(self, layer: int, q: Array, k: Array, v: Array, return_lse: bool) -> pb.StepItem:
+    def item(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        options: AttendOptions | None,
+        return_lse: bool,
+    ) -> pb.StepItem:
         k, v = self._tokens(layer, k, v)
         group = self._spec.group(layer)
         q = checked_array("q", q, (len(k), group.query_heads, group.key_dim))
@@ -269,6 +207,7 @@ class StreamCore:
             k=to_tensor(k),
             v=to_tensor(v),
             return_lse=bool(return_lse),
+            options=_message(options),
         )
 
     def _result(self, layer: int, reply: pb.StepResponse, return_lse: bool) -> tuple[Array, Array | None]:
@@ -286,6 +225,11 @@ class StreamCore:
         self._length = result.committed_length
         lse = from_tensor(result.lse, name="lse") if return_lse else None
         return StepOutcome(from_tensor(result.out, name="out"), lse, None)
+
+
+def _message(options: AttendOptions | None) -> AttendOptionsMessage | None:
+    options = checked_options(options)
+    return None if options is None else options_to_message(options)
 
 
 def _even_pieces(tokens: int, most: int) -> Iterator[slice]:

@@ -11,7 +11,7 @@ from rondel.client.calls import Steps, ask
 from rondel.client.checks import checked_list, checked_spec
 from rondel.client.core import StreamCore, request_id
 from rondel.client.limits import Limits
-from rondel.client.values import Array, ServerInfo, StepOutcome
+from rondel.client.values import Array, Options, ServerInfo, StepOutcome
 from rondel.decoder.errors import InvalidRequest, RondelError, ServerInternal
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
@@ -73,13 +73,15 @@ def step_batch(
     qs: Sequence[Array],
     ks: Sequence[Array],
     vs: Sequence[Array],
+    options: Sequence[Options] | None,
     return_lse: bool,
 ) -> Steps[list[StepOutcome]]:
     """One Step for many streams."""
     checked = [checked_list(*pair) for pair in zip(_BATCH, (streams, qs, ks, vs), strict=True)]
+    checked.append([None] * len(checked[0]) if options is None else checked_list("options", options))
     counts = tuple(map(len, checked))
     if len(set(counts)) != 1:
-        raise InvalidRequest(f"streams, qs, ks and vs must be of one length, got {counts}")
+        raise InvalidRequest(f"{', '.join(_BATCH)} and options must be of one length, got {counts}")
     for stream in checked[0]:
         if not isinstance(stream, StreamCore):
             raise InvalidRequest(f"streams must be streams of a client, got {type(stream).__name__}")
@@ -92,9 +94,9 @@ def step_batch(
     with ExitStack() as inside:
         for stream in checked[0]:
             inside.enter_context(stream.alone())
-        for index, (stream, q, k, v) in enumerate(zip(*checked, strict=True)):
+        for index, (stream, q, k, v, asked) in enumerate(zip(*checked, strict=True)):
             try:
-                items[index] = stream.item(layer, q, k, v, return_lse)
+                items[index] = stream.item(layer, q, k, v, asked, return_lse)
             except RondelError as error:  # this stream's; the others are stepped
                 outcomes[index] = StepOutcome(None, None, error)
         if items:

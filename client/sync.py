@@ -18,8 +18,9 @@ from rondel.client.core import StreamCore
 from rondel.client.generation import Event, GenerateOptions, Model, Prompt
 from rondel.client.limits import Limits
 from rondel.client.operations import pack
-from rondel.client.values import Array, ServerInfo, StepOutcome, StreamStats
+from rondel.client.values import Array, Options, ServerInfo, StepOutcome, StreamStats
 from rondel.decoder.errors import RondelError
+from rondel.decoder.explanation import Explanation
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 
@@ -51,39 +52,60 @@ class Stream(StreamCore):
 
     @overload
     def attend(
-        self, layer: int, q: Array, *, position: int | None = ..., return_lse: Literal[False] = ...
+        self, layer: int, q: Array, *, position: int | None = ..., options: Options = ...
     ) -> Array: ...
     @overload
     def attend(
-        self, layer: int, q: Array, *, position: int | None = ..., return_lse: Literal[True]
+        self,
+        layer: int,
+        q: Array,
+        *,
+        position: int | None = ...,
+        options: Options = ...,
+        return_lse: Literal[True],
     ) -> tuple[Array, Array]: ...
     def attend(
-        self, layer: int, q: Array, *, position: int | None = None, return_lse: bool = False
+        self,
+        layer: int,
+        q: Array,
+        *,
+        position: int | None = None,
+        options: Options = None,
+        return_lse: bool = False,
     ) -> Array | tuple[Array, Array]:
         """Attend from q [N, Hq, Dk], its first row at ``position``; out [N, Hq, Dv], and lse [N, Hq]."""
-        return pack(self._channel.run(self._attend(layer, q, position, return_lse)))
+        return pack(self._channel.run(self._attend(layer, q, position, options, return_lse)))
+
+    def explain(
+        self, layer: int, q: Array, *, position: int | None = None, options: Options = None
+    ) -> Explanation:
+        """What ``attend`` does, stage by stage. The server looks at no more than 2**20 scores in a call, and
+        its answer must be within the message limits."""
+        return self._channel.run(self._explain(layer, q, position, options))
 
     @overload
-    def step(
-        self, layer: int, q: Array, k: Array, v: Array, *, return_lse: Literal[False] = ...
-    ) -> Array: ...
+    def step(self, layer: int, q: Array, k: Array, v: Array, *, options: Options = ...) -> Array: ...
     @overload
     def step(
-        self, layer: int, q: Array, k: Array, v: Array, *, return_lse: Literal[True]
+        self, layer: int, q: Array, k: Array, v: Array, *, options: Options = ..., return_lse: Literal[True]
     ) -> tuple[Array, Array]: ...
     def step(
-        self, layer: int, q: Array, k: Array, v: Array, *, return_lse: bool = False
+        self, layer: int, q: Array, k: Array, v: Array, *, options: Options = None, return_lse: bool = False
     ) -> Array | tuple[Array, Array]:
         """Store k and v, and attend from q at the same positions, in one call."""
-        return pack(self._channel.run(self._step(layer, q, k, v, return_lse)))
+        return pack(self._channel.run(self._step(layer, q, k, v, options, return_lse)))
 
-    def step_all(self, q: Array, k: Array, v: Array) -> Array:
+    def step_all(self, q: Array, k: Array, v: Array, *, options: Options = None) -> Array:
         """``step`` for all layers: q, k, v [layers, n, heads, dim]; one call per layer and chunk."""
-        return self._channel.run(self._step_all(q, k, v))
+        return self._channel.run(self._step_all(q, k, v, options))
 
     def truncate(self, length: int) -> None:
         """Take tokens off the end. Raises RollbackTooDeep, SequenceGap, StaleGeneration."""
         self._channel.run(self._truncate(length))
+
+    def seal(self) -> None:
+        """Let nothing change the stream from now on. Raises SequenceGap, StaleGeneration."""
+        self._channel.run(self._seal())
 
     def stats(self) -> StreamStats:
         """What the stream holds on the server."""
@@ -178,10 +200,11 @@ class AttentionClient(_Client):
         ks: Sequence[Array],
         vs: Sequence[Array],
         *,
+        options: Sequence[Options] | None = None,
         return_lse: bool = False,
     ) -> list[StepOutcome]:
         """``step`` one layer of many streams in one call; each has its own output or error."""
-        return self._channel.run(operations.step_batch(layer, streams, qs, ks, vs, return_lse))
+        return self._channel.run(operations.step_batch(layer, streams, qs, ks, vs, options, return_lse))
 
     def close(self) -> None:
         """Close the streams that are still open, then the connection. Closing again does nothing."""

@@ -8,9 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.errors import RondelError
+from rondel.decoder.options import AttendOptions
 
 Array = NDArray[np.float32]
 """float32, C order. Keys and values may be float16 as well; they are widened on arrival."""
+
+
+Options = AttendOptions | None
+"""How a call scores and masks; None = as the layer group says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class StreamStats:
     bytes_resident: int
     bits_per_value: float
     pages: int
+    sealed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Letters: N query rows, Hq query heads, M columns of a bias or mask, S sinks, W w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -108,6 +108,15 @@ class AttendOptions:
                 "alibi must be None where rows have no positions (causal=False without a window), got slopes",
                 field="alibi",
             )
+
+    def of_rows(self, rows: slice) -> AttendOptions:
+        """The same for some of the rows of the call that these are for."""
+        cut = {
+            name: array[:, rows]
+            for name, array in (("bias", self.bias), ("mask", self.mask))
+            if array is not None and array.shape[1] != 1
+        }
+        return replace(self, **cut) if cut else self  # type: ignore[arg-type]
 
     def score_scale(self, group: LayerGroup) -> float:
         """What q·k is multiplied by: scale / temperature."""

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from rondel.decoder import kernels, pool
 from rondel.decoder.errors import InvalidRequest
-from rondel.server import exactly_once
+from rondel.server import exactly_once, returns
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
 from rondel.server.replies import check_reply, optional, reply_bytes
@@ -19,6 +19,7 @@ from rondel.server.scheduler import Scheduler
 from rondel.server.stepping import Stepping
 from rondel.server.streams import Entry, StreamRegistry
 from rondel.v1 import attention_pb2 as pb
+from rondel.v1.options import options_from_message
 from rondel.v1.specs import spec_from_message, spec_to_message
 from rondel.v1.wire import from_tensor, to_tensor
 
@@ -62,6 +63,9 @@ class AttentionService:
         self, request: pb.TruncateStreamRequest, call: Call
     ) -> pb.TruncateStreamResponse:
         return await self._on_worker(self._truncate, request, call)
+
+    async def seal_stream(self, request: pb.SealStreamRequest, call: Call) -> pb.SealStreamResponse:
+        return await self._on_worker(self._seal, request, call)
 
     async def get_stream(self, request: pb.GetStreamRequest, call: Call) -> pb.GetStreamResponse:
         return await self._on_worker(self._get, request, call)
@@ -113,7 +117,9 @@ class AttentionService:
     def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
         session = self._entry(request.stream).session
         q = from_tensor(request.q, name="q")
-        check_reply(reply_bytes(session, request.layer, q), self._config.max_message_bytes)
+        size = reply_bytes(session, request.layer, q) + returns.extra_bytes(session, request, q)
+        check_reply(size, self._config.max_message_bytes)
+        options = options_from_message(request.options) if request.HasField("options") else None
         out, lse = exactly_once.attend(
             session,
             generation=request.generation,
@@ -121,8 +127,17 @@ class AttentionService:
             layer=request.layer,
             q=q,
             return_lse=request.return_lse,
+            options=options,
         )
-        return pb.AttendResponse(out=to_tensor(out), lse=optional(lse), committed_length=session.length)
+        response = pb.AttendResponse(out=to_tensor(out), lse=optional(lse), committed_length=session.length)
+        returns.fill(response, session, request, q, options)
+        return response
+
+    def _seal(self, request: pb.SealStreamRequest) -> pb.SealStreamResponse:
+        session = self._entry(request.stream).session
+        exactly_once.check_generation(session, request.generation)
+        session.seal()
+        return pb.SealStreamResponse(committed_length=session.length)
 
     def _truncate(self, request: pb.TruncateStreamRequest) -> pb.TruncateStreamResponse:
         entry = self._entry(request.stream)
@@ -148,6 +163,7 @@ class AttentionService:
             bytes_resident=stats.bytes_resident,
             bits_per_value=stats.bits_per_value,
             pages=stats.pages,
+            sealed=stats.sealed,
         )
 
     def _close(self, request: pb.CloseStreamRequest) -> pb.CloseStreamResponse:

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.lm.chat import MAX_MESSAGES
 from rondel.decoder.lm.stops import MAX_STOPS
+from rondel.decoder.options import MAX_RANGES
 from rondel.decoder.spec import MAX_DIM, MAX_LAYERS
 from rondel.v1.wire import MAX_AXES
 
@@ -31,6 +32,7 @@ FIELDS: Final[Mapping[str, int | str]] = {
     "rondel.v1.LayerGroup.layers": MAX_LAYERS,
     "rondel.v1.DivisorScaling.divisors": MAX_DIM // 2,
     "rondel.v1.StepRequest.items": "max_step_items",
+    "rondel.v1.KeyRanges.ranges": MAX_RANGES,
     "rondel.v1.Tensor.shape": MAX_AXES,
     "rondel.v1.Tensor.data": BY_MESSAGE,
     "rondel.v1.GenerateRequest.model": MAX_NAME_BYTES,
@@ -45,6 +47,7 @@ FIELDS: Final[Mapping[str, int | str]] = {
 MESSAGES: Final[Mapping[str, int]] = {
     "rondel.v1.OpenStreamRequest": 1024 * KIB,
     "rondel.v1.TruncateStreamRequest": 4 * KIB,
+    "rondel.v1.SealStreamRequest": 4 * KIB,
     "rondel.v1.GetStreamRequest": 4 * KIB,
     "rondel.v1.CloseStreamRequest": 4 * KIB,
     "rondel.v1.GetServerInfoRequest": 4 * KIB,

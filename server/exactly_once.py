@@ -19,6 +19,7 @@ from rondel.decoder.errors import (
     StaleGeneration,
     WindowEvicted,
 )
+from rondel.decoder.options import AttendOptions
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import MAX_LENGTH
 from rondel.server.streams import Entry, Truncated
@@ -105,16 +106,19 @@ def step(
     k: Floats,
     v: Floats,
     return_lse: bool,
+    options: AttendOptions | None = None,
 ) -> Step | Stepped:
     """The step that q [n, Hq, Dk], k [n, Hkv, Dk] and v [n, Hkv, Dv] ask for, which is still to be carried
     out; or, if the tokens are there already, its answer once more.
+
+    Rows that are not causal also see what comes later: once that is there, their answer is gone.
 
     Raises:
         As :func:`append`, except for what the session will refuse when the step is carried out.
     """
     check_generation(session, generation)
     check_position("position", position)
-    session.spec.group(layer)
+    group = session.spec.group(layer)
     for name, array in (("q", q), ("k", k), ("v", v)):
         _check_axes(name, array, 3)
     if not len(q) == len(k) == len(v):
@@ -123,11 +127,22 @@ def step(
             f"q, k and v must have as many tokens, got {got}", field="q", got=got, expected="equal numbers"
         )
     if _is_new(session, (layer,), position, len(k)):
-        return Step(session, layer, q, k, v)
+        return Step(session, layer, q, k, v, options)
     _check_same(session, layer, position, k, v)
+    if not group.causal and session.layer_length(layer) > position + len(k):
+        raise DuplicateTooOld(
+            f"the tokens at {position} are stored, and later ones, which the rows would see: the layer has "
+            f"{session.layer_length(layer)}"
+        )
     try:
         again = attend(
-            session, generation=generation, position=position, layer=layer, q=q, return_lse=return_lse
+            session,
+            generation=generation,
+            position=position if group.placed else None,
+            layer=layer,
+            q=q,
+            return_lse=return_lse,
+            options=options,
         )
     except WindowEvicted as error:
         raise DuplicateTooOld(
@@ -146,20 +161,20 @@ def attend(
     layer: int,
     q: Floats,
     return_lse: bool,
+    options: AttendOptions | None = None,
 ) -> tuple[Floats, Floats | None]:
     """Attends from q [N, Hq, Dk]; out [N, Hq, Dv] and, if asked for, lse [N, Hq].
 
     Raises:
         StaleGeneration, InvalidRequest: the request does not fit the stream.
-        InvalidLayer, InvalidShape, ValueRange, SequenceGap, WindowEvicted: the session refused the rows.
+        InvalidLayer, InvalidShape, ValueRange, SequenceGap, WindowEvicted: the session refused what was asked.
     """
     check_generation(session, generation)
     if position is not None:
         check_position("position", position)
     _check_axes("q", q, 3)
-    if return_lse:
-        return session.attend(layer, q, position=position, return_lse=True)
-    return session.attend(layer, q, position=position), None
+    out, lse = session.attend(layer, q, position=position, options=options, return_lse=True)
+    return out, lse if return_lse else None
 
 
 def truncate(entry: Entry, *, generation: int, length: int, request_id: str) -> None:

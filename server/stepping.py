@@ -15,6 +15,7 @@ from rondel.server.exactly_once import Stepped
 from rondel.server.replies import check_reply, reply_bytes
 from rondel.server.streams import StreamRegistry
 from rondel.v1 import attention_pb2 as pb
+from rondel.v1.options import options_from_message
 from rondel.v1.wire import from_tensor, to_tensor
 
 
@@ -90,6 +91,7 @@ class Stepping:
             k=from_tensor(item.k, name="k"),
             v=from_tensor(item.v, name="v"),
             return_lse=item.return_lse,
+            options=options_from_message(item.options) if item.HasField("options") else None,
         )
         if isinstance(done, Step):
             waiting[session] = _Waiting(done, item.return_lse, result)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import EnumDescriptor
 
-from rondel.v1 import attention_pb2, generation_pb2, rope_pb2, spec_pb2, tensor_pb2
+from rondel.v1 import attention_pb2, generation_pb2, options_pb2, rope_pb2, spec_pb2, tensor_pb2
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FILES = (attention_pb2, generation_pb2, rope_pb2, spec_pb2, tensor_pb2)
+FILES = (attention_pb2, generation_pb2, options_pb2, rope_pb2, spec_pb2, tensor_pb2)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
