@@ -167,7 +167,7 @@ def attend(
 
     Raises:
         StaleGeneration, InvalidRequest: the request does not fit the stream.
-        InvalidLayer, InvalidShape, ValueRange, SequenceGap, WindowEvicted: the session refused what was asked.
+        InvalidLayer, InvalidShape, ValueRange, SequenceGap, WindowEvicted: the session refused the rest.
     """
     check_generation(session, generation)
     if position is not None:

@@ -11,12 +11,12 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from rawclient import SPEC, Client, Failure, Tokens, item, refusal
 
-from rondel.decoder import rope, rope_scaling
+from rondel.decoder import options, rope, rope_scaling
 from rondel.decoder import spec as limits
 from rondel.decoder.lm import sampling, stops
 from rondel.decoder.lm.encoder import MAX_WORD
 from rondel.decoder.spec import StreamSpec
-from rondel.server import bounds
+from rondel.server import bounds, returns
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
 from rondel.v1 import attention_pb2 as pb
@@ -98,6 +98,15 @@ def power(number: int) -> str:
         ("LayerGroup.sinks", f"from 0 to {limits.MAX_SINKS}."),
         ("LayerGroup.reserve", f"from 0 to {power(limits.MAX_RESERVE)};"),
         ("LayerGroup.scale", f"at most {limits.MAX_SCALE:.0f}."),
+        ("LayerGroup.window_right", f"from 0 to {power(limits.MAX_WINDOW)}."),
+        ("AttendOptions.scale", f"at most {limits.MAX_SCALE:.0f}."),
+        ("AttendOptions.temperature", f"at most {limits.MAX_SCALE:.0f}."),
+        ("AttendOptions.softcap", f"to {limits.MAX_MAGNITUDE:g}.".replace("+", "")),
+        ("AttendOptions.alibi", f"at most {limits.MAX_MAGNITUDE:g}".replace("+", "")),
+        ("AttendOptions.bias", f"at most {options.MAX_BIAS:g};".replace("+", "")),
+        ("AttendOptions.bias_first", f"from 0 to {power(limits.MAX_LENGTH)}."),
+        ("KeyRange.high", f"at most {power(limits.MAX_LENGTH)}."),
+        ("AttendRequest.return_entropy", f"at most {power(returns.MAX_SCORES)} then"),
         ("Rope.theta", f"from {rope.LEAST_THETA} to 10^{math.log10(rope.MAX_THETA):g}:"),
         ("Rope.dim", f"(at most {rope.MAX_DIM})."),
         ("LinearScaling.factor", f"from 1 to 10^{math.log10(rope_scaling.MAX_FACTOR):g}."),
