@@ -105,13 +105,14 @@ class Projection:
         """Numbers of a row's q, k and v, all heads together."""
         return self.w_q.shape[1], self.w_k.shape[1], self.w_v.shape[1]
 
-    def rows(self, x: Floats) -> list[Floats]:
+    def rows(self, x: Floats, *, name: str = "x") -> list[Floats]:
         """q, k and v of x [n, d_model], each [n, width]. Not looked at: they may be too large to be stored.
+        ``name`` is what errors call x.
 
         Raises:
             InvalidShape, ValueRange: x is not what a session takes.
         """
-        x = check_array("x", x, (None, self.d_model), KERNELS)
+        x = check_array(name, x, (None, self.d_model), KERNELS)
         blocks = -(-len(x) // self._rows)
         if len(x) != blocks * self._rows:
             x, given = np.zeros((blocks * self._rows, self.d_model), np.float32), x
@@ -189,8 +190,11 @@ class Projections:
                     )
         return self
 
-    def project(self, spec: StreamSpec, layer: int, x: Floats) -> tuple[Floats, Floats, Floats]:
+    def project(
+        self, spec: StreamSpec, layer: int, x: Floats, *, name: str = "x"
+    ) -> tuple[Floats, Floats, Floats]:
         """q [n, Hq, Dk], k [n, Hkv, Dk] and v [n, Hkv, Dv] of x [n, d_model]; projections fit ``spec``.
+        ``name`` is what errors call x.
 
         Raises:
             InvalidLayer: the stream has no such layer.
@@ -203,7 +207,7 @@ class Projections:
                 f"layer {layer} has no projection, expected one of {len(self.layers)} layers that have",
                 layer=layer,
             )
-        rows = self.layers[layer].rows(x)
+        rows = self.layers[layer].rows(x, name=name)
         shapes = _head_shapes(group)
         q, k, v = (part.reshape(len(x), *shape) for part, shape in zip(rows, shapes, strict=True))
         return q, k, v
