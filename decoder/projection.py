@@ -135,9 +135,18 @@ class Projection:
 
 
 class Projections:
-    """A model's projections by layer. Nothing of it changes, so sessions and threads may share it."""
+    """A model's projections by layer. Nothing of it changes, so sessions and threads may share it.
+
+    Raises:
+        InvalidSpec: ``layers`` has something else than a Projection in it.
+    """
 
     def __init__(self, layers: Mapping[int, Projection]) -> None:
+        for layer, projection in layers.items():
+            if not isinstance(projection, Projection):
+                raise InvalidSpec(
+                    f"layer {layer} must have a Projection, got {type(projection).__name__}", field="layers"
+                )
         self.layers: Final[Mapping[int, Projection]] = MappingProxyType(dict(layers))
 
     @classmethod
@@ -170,26 +179,6 @@ class Projections:
             raise UnsupportedModel(f"{path}: expected tensors named like {names!r}, got none")
         return cls({layer: _projection(path, layer, parts[layer]) for layer in sorted(parts)})
 
-    def fitting(self, spec: StreamSpec) -> Self:
-        """The projections themselves, if they fit a stream; it may have layers without one.
-
-        Raises:
-            InvalidLayer: the stream has no such layer.
-            InvalidShape: a projection's heads are not those of the layer.
-        """
-        for layer, projection in self.layers.items():
-            widths = [heads * dim for heads, dim in _head_shapes(spec.group(layer))]
-            for part, width, want in zip("qkv", projection.widths, widths, strict=True):
-                if width != want:
-                    got, expected = f"[{projection.d_model}, {width}]", f"[d_model, {want}]"
-                    raise InvalidShape(
-                        f"w_{part} of layer {layer} must be {expected}, got {got}",
-                        field=f"w_{part}",
-                        got=got,
-                        expected=expected,
-                    )
-        return self
-
     def project(
         self, spec: StreamSpec, layer: int, x: Floats, *, name: str = "x"
     ) -> tuple[Floats, Floats, Floats]:
@@ -215,6 +204,34 @@ class Projections:
 
 NO_PROJECTIONS: Final = Projections({})
 """What a stream of queries, keys and values has."""
+
+
+def fitted(projections: Projections | None, spec: StreamSpec) -> Projections:
+    """The projections of a stream, if they fit it; it may have layers without one. None is none.
+
+    Raises:
+        InvalidSpec: these are no projections.
+        InvalidLayer: the stream has no such layer.
+        InvalidShape: a projection's heads are not those of the layer.
+    """
+    if projections is None:
+        return NO_PROJECTIONS
+    if not isinstance(projections, Projections):
+        raise InvalidSpec(
+            f"projections must be Projections or None, got {type(projections).__name__}", field="projections"
+        )
+    for layer, projection in projections.layers.items():
+        widths = [heads * dim for heads, dim in _head_shapes(spec.group(layer))]
+        for part, width, want in zip("qkv", projection.widths, widths, strict=True):
+            if width != want:
+                got, expected = f"[{projection.d_model}, {width}]", f"[d_model, {want}]"
+                raise InvalidShape(
+                    f"w_{part} of layer {layer} must be {expected}, got {got}",
+                    field=f"w_{part}",
+                    got=got,
+                    expected=expected,
+                )
+    return projections
 
 
 def _head_shapes(group: LayerGroup) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.cache.undo import Undo
 from rondel.decoder.call import LayerCall
-from rondel.decoder.projection import NO_PROJECTIONS, Projections
+from rondel.decoder.projection import Projections, fitted
 from rondel.decoder.rows import QueryRows
 from rondel.decoder.spec import StreamSpec
 from rondel.decoder.stats import SessionStats, stats_of
@@ -53,7 +53,7 @@ class DecoderSession:
         tier: str | None = None,
     ) -> None:
         self.spec: Final = spec
-        self.projections: Final = (projections or NO_PROJECTIONS).fitting(spec)
+        self.projections: Final = fitted(projections, spec)
         self._arena = arena
         self._kernels = kernels.KERNELS if tier is None else kernels.load(tier)
         layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]

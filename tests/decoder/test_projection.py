@@ -16,6 +16,7 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import (
     InvalidLayer,
     InvalidShape,
+    InvalidSpec,
     ProjectionNotFound,
     RondelError,
     StreamClosed,
@@ -97,6 +98,17 @@ def test_a_token_has_the_same_bits_alone_and_in_any_chunk(
         assert_same_bits(cut.step_embeddings(0, x[part]), want[part], f"tokens {part}")
 
 
+@pytest.mark.parametrize("d_model", [1, 64, 576, 1000])
+def test_rows_do_not_depend_on_each_other(rng: np.random.Generator, d_model: int) -> None:
+    # Large enough that OpenBLAS multiplies one row otherwise than many: x @ W itself fails here.
+    spec = spec_of(1, query_heads=9, kv_heads=3, head_dim=64, value_dim=64)
+    made = draw(spec, d_model).layers[0]
+    x = rng.standard_normal((39, d_model), np.float32)
+    want = np.concatenate(made.rows(x), axis=1)
+    for part in (slice(0, 1), slice(15, 17), slice(38, 39), slice(3, 36), slice(9, 9)):
+        assert_same_bits(np.concatenate(made.rows(x[part]), axis=1), want[part], f"rows {part}")
+
+
 def test_a_blas_that_tells_places_apart_gets_its_rows_one_by_one(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
@@ -158,6 +170,13 @@ def test_projections_must_fit_the_stream() -> None:
     ):
         with pytest.raises(error, match=text):
             DecoderSession(spec, arena, projections=draw(spec_of(), D_MODEL))
+    layer = draw(spec_of(1), D_MODEL).layers[0]
+    for wrong in ({0: layer}, layer):
+        with pytest.raises(InvalidSpec, match="must be Projections or None, got") as caught:
+            DecoderSession(spec_of(), arena, projections=wrong)  # type: ignore[arg-type]
+        assert caught.value.field == "projections"
+    with pytest.raises(InvalidSpec, match="layer 0 must have a Projection, got tuple"):
+        Projections({0: (W, W, W)})  # type: ignore[dict-item]
     assert arena.stats().reserved == 0
 
 
