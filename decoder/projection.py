@@ -37,7 +37,7 @@ HUGGING_FACE: Final = "model.layers.{layer}.self_attn.{part}_proj.{kind}"
 """How Hugging Face's Llama, Mistral, Qwen2 and their like name these tensors."""
 
 _FIELDS: Final = {
-    "{layer}": "(?P<layer>[0-9]{1,9})",
+    "{layer}": "(?P<layer>0|[1-9][0-9]{0,8})",
     "{part}": "(?P<part>[qkv])",
     "{kind}": "(?P<kind>weight|bias)",
 }
