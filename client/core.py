@@ -17,7 +17,7 @@ from rondel.client.calls import Steps, ask
 from rondel.client.checks import checked_array, checked_count, checked_position
 from rondel.client.errors import item_error
 from rondel.client.limits import append_shape, step_tokens
-from rondel.client.values import Array, StepOutcome, StreamStats
+from rondel.client.values import Array, StepOutcome, StreamStats, stats_of
 from rondel.decoder.errors import (
     InvalidShape,
     ServerInternal,
@@ -28,6 +28,7 @@ from rondel.decoder.errors import (
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_from_message
+from rondel.v1.tensor_pb2 import Tensor
 from rondel.v1.wire import from_tensor, to_tensor
 
 
@@ -178,6 +179,12 @@ class StreamCore:
             reply = yield from ask(calls.STEP, request)
             return self._result(layer, reply, return_lse)
 
+    def _step_embeddings(self, layer: int, x: Array) -> Steps[Array]:
+        with self.alone():
+            item = self._item(layer, embeddings=to_tensor(checked_array("x", x, (None, None))))
+            reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=[item]))
+            return self._result(layer, reply, False)[0]
+
     def _step_all(self, q: Array, k: Array, v: Array) -> Steps[Array]:
         with self.alone():
             k, v, q = self._stacks(k=k, v=v, q=q)
@@ -207,17 +214,7 @@ class StreamCore:
     def _stats(self) -> Steps[StreamStats]:
         with self.alone():
             reply = yield from ask(calls.GET, pb.GetStreamRequest(stream=self._ref))
-            return StreamStats(
-                length=reply.committed_length,
-                layer_lengths=tuple(reply.layer_lengths),
-                high_water=reply.high_water,
-                min_length=reply.min_length,
-                generation=reply.generation,
-                bytes_reserved=reply.bytes_reserved,
-                bytes_resident=reply.bytes_resident,
-                bits_per_value=reply.bits_per_value,
-                pages=reply.pages,
-            )
+            return stats_of(reply)
 
     def close_steps(self) -> Steps[None]:
         # Not `_alone`: closing twice is fine, and closing must work while another call hangs.
@@ -261,14 +258,17 @@ class StreamCore:
         k, v = self._tokens(layer, k, v)
         group = self._spec.group(layer)
         q = checked_array("q", q, (len(k), group.query_heads, group.key_dim))
+        tensors = {"q": to_tensor(q), "k": to_tensor(k), "v": to_tensor(v)}
+        return self._item(layer, **tensors, return_lse=return_lse)
+
+    def _item(self, layer: int, *, return_lse: bool = False, **tensors: Tensor) -> pb.StepItem:
+        position = self.layer_length(layer)
         return pb.StepItem(
             stream=self._ref,
             generation=self._generation,
-            position=self.layer_length(layer),
-            q=to_tensor(q),
-            k=to_tensor(k),
-            v=to_tensor(v),
+            position=position,
             return_lse=bool(return_lse),
+            **tensors,
         )
 
     def _result(self, layer: int, reply: pb.StepResponse, return_lse: bool) -> tuple[Array, Array | None]:

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from rondel.decoder.arrays import Floats, check_array, check_queries
+from rondel.decoder.arrays import Floats, check_array, check_queries, empty_results
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.kernels import Kernels, Query
 from rondel.decoder.rows import QueryRows, positions_from
@@ -51,6 +51,17 @@ class LayerCall:
         q = check_queries(rings.group, q, len(call.k), kernels)
         call.asked.append(QueryRows.of(rings.group, q))
         return call
+
+    @staticmethod
+    def ask(calls: Sequence[LayerCall], q: Floats, kernels: Kernels) -> Floats:
+        """Have a stack's calls also answer q [layers, n, Hq, Dk]; out [layers, n, Hq, Dv], which they fill.
+        Raises InvalidShape, ValueRange."""
+        group, tokens = calls[0].rings.group, len(calls[0].k)
+        q = check_array("q", q, (len(calls), tokens, group.query_heads, group.key_dim), kernels)
+        out, lse = empty_results(group, tokens, len(calls))
+        for call, *arrays in zip(calls, q, out, lse, strict=True):
+            call.asked.append(QueryRows(*arrays))
+        return out
 
     def rotate(self, first: int) -> None:
         """Turn keys and queries to positions from ``first`` on, if the group has a rope. Once only."""

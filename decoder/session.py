@@ -10,22 +10,22 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Final, Literal, Self, overload
 
 import numpy as np
 
 from rondel.decoder import kernels
 from rondel.decoder import pool as pool  # sizes the kernels' threads at import
-from rondel.decoder.arrays import Floats, check_array, check_queries, empty_results, stacked_layers
+from rondel.decoder.arrays import Floats, check_queries, stacked_layers
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.cache.undo import Undo
 from rondel.decoder.call import LayerCall
+from rondel.decoder.projection import Projections, fitted
 from rondel.decoder.rows import QueryRows
-from rondel.decoder.spec import StreamSpec, integer
+from rondel.decoder.spec import StreamSpec
 from rondel.decoder.stats import SessionStats, stats_of
 from rondel.decoder.turn import Turn
 
@@ -36,15 +36,24 @@ class DecoderSession:
     """One stream: a ring of keys and values per layer, in an arena, and attention over them.
 
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
-    force (``kernels.TIER``).
+    force (``kernels.TIER``). ``projections`` are for :meth:`step_embeddings`.
 
     Raises:
+        InvalidLayer, InvalidShape: the projections are not for such layers.
         BudgetExceeded: the arena has no room for all pages that the stream may ever need.
         UnsupportedTier: the processor lacks ``tier``.
     """
 
-    def __init__(self, spec: StreamSpec, arena: Arena, *, tier: str | None = None) -> None:
+    def __init__(
+        self,
+        spec: StreamSpec,
+        arena: Arena,
+        *,
+        projections: Projections | None = None,
+        tier: str | None = None,
+    ) -> None:
         self.spec: Final = spec
+        self.projections: Final = fitted(projections, spec)
         self._arena = arena
         self._kernels = kernels.KERNELS if tier is None else kernels.load(tier)
         layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
@@ -99,14 +108,9 @@ class DecoderSession:
     def chunks(self, tokens: int, *, at_most: int = _PIECE) -> Iterator[slice]:
         """Cuts a run of new tokens into pieces that every layer may take before the next begins.
 
-        ``for part in session.chunks(n): for layer in ...: session.step(layer, q[part], …)``. Each piece
-        is computed from the length at that moment.
+        ``for part in session.chunks(n): for layer in ...: session.step(layer, q[part], …)``.
         """
-        start, tokens, at_most = 0, integer("tokens", tokens), integer("at_most", at_most, least=1)
-        while start < tokens:
-            end = min(tokens, start + min(at_most, self.spec.room(self.length)))
-            yield slice(start, end)
-            start = end
+        return self._extent.chunks(tokens, at_most)
 
     # --- one layer ------------------------------------------------------------------------------------
 
@@ -170,6 +174,10 @@ class DecoderSession:
         (rows,) = call.asked
         return (rows.out, rows.lse) if return_lse else rows.out
 
+    def step_embeddings(self, layer: int, x: Floats) -> Floats:
+        """:meth:`step` of what the projection makes of x [n, d_model]. Raises ProjectionNotFound, too."""
+        return self.step(layer, *self.projections.project(self.spec, layer, x))
+
     # --- all layers -----------------------------------------------------------------------------------
 
     def append_all(self, k: Floats, v: Floats, *, first_layer: int = 0) -> int:
@@ -187,12 +195,7 @@ class DecoderSession:
         """:meth:`append_all` and attend: q [layers, n, Hq, Dk], result [layers, n, Hq, Dv]."""
         with self._turn:
             calls = self._check_stack(first_layer, k, v)
-            group, tokens = calls[0].rings.group, len(calls[0].k)
-            shape = (len(calls), tokens, group.query_heads, group.key_dim)
-            q = check_array("q", q, shape, self._kernels)
-            out, lse = empty_results(group, tokens, len(calls))
-            for call, *arrays in zip(calls, q, out, lse, strict=True):
-                call.asked.append(QueryRows(*arrays))
+            out = LayerCall.ask(calls, q, self._kernels)
             self._apply(calls)
             return out
 
@@ -217,8 +220,8 @@ class DecoderSession:
             call = LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)
             self._extent.check_stored(layer, position, len(call.k))
             call.rotate(position)
-            table = call.rings.table(layer)
-            return self._kernels.same(call.rings.words, self._arena.base, table, position, call.k, call.v)
+            words, table = call.rings.words, call.rings.table(layer)
+            return self._kernels.same(words, self._arena.base, table, position, call.k, call.v)
 
     def read(self, layer: int, start: int, stop: int) -> tuple[Floats, Floats]:
         """Stored tokens start to stop - 1 as float32, dequantised: k [n, Hkv, Dk] (turned), v [n, Hkv, Dv].
@@ -245,9 +248,7 @@ class DecoderSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # --- inside ---------------------------------------------------------------------------------------

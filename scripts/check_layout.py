@@ -41,12 +41,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.stats": (f"{_DECODER}.cache",),
     f"{_DECODER}.rows": (_SPEC, f"{_DECODER}.arrays", f"{_DECODER}.cache", f"{_DECODER}.kernels"),
     f"{_DECODER}.call": tuple(f"{_DECODER}.{name}" for name in ("arrays", "cache", "kernels", "rows")),
+    f"{_DECODER}.tensor_file": (_ERRORS,),
+    f"{_DECODER}.projection": (
+        _ERRORS,
+        _SPEC,
+        *(f"{_DECODER}.{name}" for name in ("arrays", "kernels", "tensor_file")),
+    ),
     f"{_DECODER}.machine": (),
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
     f"{_DECODER}.session": tuple(
         f"{_DECODER}.{name}"
-        for name in ("errors", "spec", "arrays", "call", "rows", "stats", "turn", "pool", "cache", "kernels")
+        for name in (
+            *("errors", "spec", "arrays", "call", "projection", "rows", "stats", "turn", "pool", "cache"),
+            "kernels",
+        )
     ),
     f"{_DECODER}.batch": tuple(
         f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "session", "kernels")

@@ -16,6 +16,8 @@ PUBLIC = [
     "DecoderSession",
     "GenerationClient",
     "LayerGroup",
+    "Projection",
+    "Projections",
     "RondelError",
     "Rope",
     "Stream",

@@ -5,7 +5,7 @@ Integers only. Nothing here touches stored data; a check that raises has changed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.errors import (
@@ -59,6 +59,15 @@ class StreamExtent:
             if layout.wraps_at(claimed := max(self._claimed[layer] for layer in layout.group.layers))
         ]
         return max(limits, default=0)
+
+    def chunks(self, tokens: int, at_most: int) -> Iterator[slice]:
+        """Pieces of ``tokens`` new ones that every layer may take before the next begins; each is computed
+        from the length at that moment."""
+        start, tokens, at_most = 0, integer("tokens", tokens), integer("at_most", at_most, least=1)
+        while start < tokens:
+            end = min(tokens, start + min(at_most, self._spec.room(self.length)))
+            yield slice(start, end)
+            start = end
 
     def claim(self, layer: int, length: int) -> None:
         """Note that a layer's positions below ``length`` are about to be written: the first store of any

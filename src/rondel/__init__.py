@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.errors import RondelError
+    from rondel.decoder.projection import Projection, Projections
     from rondel.decoder.rope import Rope
     from rondel.decoder.session import DecoderSession
     from rondel.decoder.spec import LayerGroup, StreamSpec
@@ -39,6 +40,8 @@ __all__ = [
     "DecoderSession",
     "GenerationClient",
     "LayerGroup",
+    "Projection",
+    "Projections",
     "RondelError",
     "Rope",
     "Stream",
@@ -50,6 +53,8 @@ _HOMES = {
     "Arena": "rondel.decoder.cache.arena",
     "DecoderSession": "rondel.decoder.session",
     "LayerGroup": "rondel.decoder.spec",
+    "Projection": "rondel.decoder.projection",
+    "Projections": "rondel.decoder.projection",
     "RondelError": "rondel.decoder.errors",
     "Rope": "rondel.decoder.rope",
     "StreamSpec": "rondel.decoder.spec",
