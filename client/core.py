@@ -28,7 +28,6 @@ from rondel.decoder.errors import (
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_from_message
-from rondel.v1.tensor_pb2 import Tensor
 from rondel.v1.wire import from_tensor, to_tensor
 
 
@@ -181,7 +180,8 @@ class StreamCore:
 
     def _step_embeddings(self, layer: int, x: Array) -> Steps[Array]:
         with self.alone():
-            item = self._item(layer, embeddings=to_tensor(checked_array("x", x, (None, None))))
+            item = self._item(layer)
+            item.embeddings.CopyFrom(to_tensor(checked_array("x", x, (None, None))))
             reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=[item]))
             return self._result(layer, reply, False)[0]
 
@@ -258,17 +258,15 @@ class StreamCore:
         k, v = self._tokens(layer, k, v)
         group = self._spec.group(layer)
         q = checked_array("q", q, (len(k), group.query_heads, group.key_dim))
-        tensors = {"q": to_tensor(q), "k": to_tensor(k), "v": to_tensor(v)}
-        return self._item(layer, **tensors, return_lse=return_lse)
+        item = self._item(layer, return_lse)
+        for field, array in (("q", q), ("k", k), ("v", v)):
+            getattr(item, field).CopyFrom(to_tensor(array))
+        return item
 
-    def _item(self, layer: int, *, return_lse: bool = False, **tensors: Tensor) -> pb.StepItem:
+    def _item(self, layer: int, return_lse: bool = False) -> pb.StepItem:
         position = self.layer_length(layer)
         return pb.StepItem(
-            stream=self._ref,
-            generation=self._generation,
-            position=position,
-            return_lse=bool(return_lse),
-            **tensors,
+            stream=self._ref, generation=self._generation, position=position, return_lse=bool(return_lse)
         )
 
     def _result(self, layer: int, reply: pb.StepResponse, return_lse: bool) -> tuple[Array, Array | None]:

@@ -93,6 +93,12 @@ class StreamClosed(RondelError):
     reason = "STREAM_CLOSED"
 
 
+class StreamSealed(RondelError):
+    """The stream was sealed: it takes no tokens and gives none up."""
+
+    reason = "STREAM_SEALED"
+
+
 class SessionBusy(RondelError):
     """Another caller is inside this session; a session is used by one caller at a time."""
 

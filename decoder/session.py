@@ -9,30 +9,28 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import Final, Literal, Self, overload
 
 import numpy as np
 
 from rondel.decoder import kernels
 from rondel.decoder import pool as pool  # sizes the kernels' threads at import
-from rondel.decoder.arrays import Floats, check_queries, stacked_layers
+from rondel.decoder.answer import Question
+from rondel.decoder.arrays import Floats, stacked_layers
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.cache.ring import GroupRings
-from rondel.decoder.cache.undo import Undo
 from rondel.decoder.call import LayerCall
+from rondel.decoder.explanation import Explanation
+from rondel.decoder.options import AttendOptions
 from rondel.decoder.projection import Projections, fitted
-from rondel.decoder.rows import QueryRows
 from rondel.decoder.spec import StreamSpec
-from rondel.decoder.stats import SessionStats, stats_of
-from rondel.decoder.turn import Turn
-
-_PIECE: Final = 512
+from rondel.decoder.view import StreamView
+from rondel.decoder.writer import Writer
 
 
-class DecoderSession:
+class DecoderSession(StreamView):
     """One stream: a ring of keys and values per layer, in an arena, and attention over them.
 
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
@@ -52,65 +50,16 @@ class DecoderSession:
         projections: Projections | None = None,
         tier: str | None = None,
     ) -> None:
-        self.spec: Final = spec
         self.projections: Final = fitted(projections, spec)
         self._arena = arena
         self._kernels = kernels.KERNELS if tier is None else kernels.load(tier)
         layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
         demand: Counter[int] = sum((layout.demand for layout in layouts), Counter())
         # Before the page tables are made: a stream too large for the arena may be too large for those.
-        self._pages = arena.reserve(demand)
-        weakref.finalize(self, arena.abandon, self._pages)  # a session dropped without close() leaks nothing
-        self._rings = [GroupRings(layout) for layout in layouts]
-        self._extent = StreamExtent(spec, layouts)
-        self._turn = Turn()
-
-    # --- state ----------------------------------------------------------------------------------------
-
-    @property
-    def length(self) -> int:
-        """Tokens that every layer has."""
-        return self._extent.length
-
-    @property
-    def high_water(self) -> int:
-        """The largest position + 1 that any layer ever claimed, in a call that did not fail."""
-        return self._extent.high_water
-
-    @property
-    def generation(self) -> int:
-        """How often the stream was truncated."""
-        return self._extent.generation
-
-    @property
-    def closed(self) -> bool:
-        """Whether the caches have been given back."""
-        return self._turn.closed
-
-    @property
-    def max_chunk(self) -> int | None:
-        """How far a layer may run ahead of ``length`` once wrapped; None = nothing ever wraps."""
-        return self.spec.max_chunk
-
-    @property
-    def min_length(self) -> int:
-        """The smallest length that :meth:`truncate` accepts now."""
-        return self._extent.min_length
-
-    def layer_length(self, layer: int) -> int:
-        """Tokens that one layer has. Raises InvalidLayer."""
-        return self._extent.layer_length(layer)
-
-    def stats(self) -> SessionStats:
-        """The stream's numbers now."""
-        return stats_of(self._extent, self._rings, self._pages, closed=self._turn.closed)
-
-    def chunks(self, tokens: int, *, at_most: int = _PIECE) -> Iterator[slice]:
-        """Cuts a run of new tokens into pieces that every layer may take before the next begins.
-
-        ``for part in session.chunks(n): for layer in ...: session.step(layer, q[part], …)``.
-        """
-        return self._extent.chunks(tokens, at_most)
+        pages = arena.reserve(demand)
+        weakref.finalize(self, arena.abandon, pages)  # a session dropped without close() leaks nothing
+        super().__init__(spec, StreamExtent(spec, layouts), [GroupRings(layout) for layout in layouts], pages)
+        self._writer = Writer(spec, self._extent, self._rings, pages, arena)
 
     # --- one layer ------------------------------------------------------------------------------------
 
@@ -121,56 +70,98 @@ class DecoderSession:
             InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
             ChunkTooLong: the wrapped layer would run too far ahead of the stream; nothing changed.
             LengthExceeded: the stream's max_length would be passed; nothing changed.
+            StreamSealed: the stream was sealed; nothing changed.
             MemoryError: the pages that lose an old lap cannot be kept meanwhile; nothing changed.
         """
         with self._turn:
-            self._apply([LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)])
+            self._writer.apply(
+                [LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)], self._kernels
+            )
             return self._extent.layer_length(layer)
 
     @overload
-    def attend(self, layer: int, q: Floats, *, position: int | None = None) -> Floats: ...
+    def attend(
+        self, layer: int, q: Floats, *, position: int | None = None, options: AttendOptions | None = None
+    ) -> Floats: ...
     @overload
     def attend(
-        self, layer: int, q: Floats, *, position: int | None = None, return_lse: Literal[True]
+        self,
+        layer: int,
+        q: Floats,
+        *,
+        position: int | None = None,
+        options: AttendOptions | None = None,
+        return_lse: Literal[True],
     ) -> tuple[Floats, Floats]: ...
     def attend(
-        self, layer: int, q: Floats, *, position: int | None = None, return_lse: bool = False
+        self,
+        layer: int,
+        q: Floats,
+        *,
+        position: int | None = None,
+        options: AttendOptions | None = None,
+        return_lse: bool = False,
     ) -> Floats | tuple[Floats, Floats]:
-        """Causal attention of N query rows at ``position``, ``position`` + 1, …; changes nothing.
+        """Attention of N query rows at ``position``, ``position`` + 1, …; changes nothing.
 
-        A row at position p sees the sinks and positions p-W+1 to p as they are stored now; ``position``
-        defaults to the layer's last N. With ``return_lse`` also the natural log of Σ exp(score), [N, Hq];
-        a row that sees nothing gives zeros and -inf.
+        A row at position p sees the sinks and positions p-W+1 to p as they are stored now, in a two-sided
+        window as many to p+window_right as there are; ``position`` defaults to the layer's last N. Where
+        queries have no position (``causal=False`` without a window) it stays None. With ``return_lse`` also
+        the natural log of Σ exp(score), [N, Hq]; a row that sees nothing gives zeros and -inf.
 
         Raises:
-            InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
+            InvalidLayer, InvalidShape, ValueRange, InvalidRequest: the arguments are wrong.
             SequenceGap: a row lies beyond what the layer holds.
             WindowEvicted: a row's window is no longer whole.
             ForkedProcess: the kernel threads stayed in the process that this one was forked from.
             MemoryError: the kernel finds no working space.
         """
         with self._turn:
-            rings = self._ring(layer)
-            q = check_queries(rings.group, q, None, self._kernels)
-            first = self._extent.layer_length(layer) - len(q) if position is None else position
-            self._extent.check_window(layer, first, len(q))
-            rows = QueryRows.at(rings.group, first, q)
-            self._kernels.attend([rows.query(rings, layer, self._arena.base, first)])
-        return (rows.out, rows.lse) if return_lse else rows.out
+            return self._question(layer, q, position, options).attend(return_lse=return_lse)
+
+    def explain(
+        self, layer: int, q: Floats, *, position: int | None = None, options: AttendOptions | None = None
+    ) -> Explanation:
+        """What :meth:`attend` does with the same arguments: every score and weight, stage by stage.
+
+        Raises what :meth:`attend` raises, and InvalidRequest for more than ``MAX_CELLS`` scores.
+        """
+        with self._turn:
+            return self._question(layer, q, position, options).explain()
 
     @overload
-    def step(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats: ...
+    def step(
+        self, layer: int, q: Floats, k: Floats, v: Floats, *, options: AttendOptions | None = None
+    ) -> Floats: ...
     @overload
     def step(
-        self, layer: int, q: Floats, k: Floats, v: Floats, *, return_lse: Literal[True]
+        self,
+        layer: int,
+        q: Floats,
+        k: Floats,
+        v: Floats,
+        *,
+        options: AttendOptions | None = None,
+        return_lse: Literal[True],
     ) -> tuple[Floats, Floats]: ...
     def step(
-        self, layer: int, q: Floats, k: Floats, v: Floats, *, return_lse: bool = False
+        self,
+        layer: int,
+        q: Floats,
+        k: Floats,
+        v: Floats,
+        *,
+        options: AttendOptions | None = None,
+        return_lse: bool = False,
     ) -> Floats | tuple[Floats, Floats]:
-        """:meth:`append` and :meth:`attend`, applied whole or not at all. Raises what they raise."""
+        """:meth:`append` and :meth:`attend`, applied whole or not at all. Raises what they raise.
+
+        Rows that are not causal see all tokens of the step, so a step cannot be cut: it is ChunkTooLong if
+        a ring cannot take it at once.
+        """
         with self._turn:
-            call = LayerCall.of_step(layer, self._ring(layer), q, k, v, self._kernels)
-            self._apply([call])
+            call = LayerCall.of_step(layer, self._ring(layer), q, k, v, options, self._kernels)
+            self._writer.apply([call], self._kernels)
         (rows,) = call.asked
         return (rows.out, rows.lse) if return_lse else rows.out
 
@@ -188,15 +179,18 @@ class DecoderSession:
         the layers are not level.
         """
         with self._turn:
-            self._apply(self._check_stack(first_layer, k, v))
+            self._writer.apply(self._check_stack(first_layer, k, v), self._kernels)
             return self._extent.layer_length(first_layer)
 
-    def step_all(self, q: Floats, k: Floats, v: Floats, *, first_layer: int = 0) -> Floats:
-        """:meth:`append_all` and attend: q [layers, n, Hq, Dk], result [layers, n, Hq, Dv]."""
+    def step_all(
+        self, q: Floats, k: Floats, v: Floats, *, first_layer: int = 0, options: AttendOptions | None = None
+    ) -> Floats:
+        """:meth:`append_all` and attend: q [layers, n, Hq, Dk], result [layers, n, Hq, Dv]. Every layer has
+        the same options."""
         with self._turn:
             calls = self._check_stack(first_layer, k, v)
-            out = LayerCall.ask(calls, q, self._kernels)
-            self._apply(calls)
+            out = LayerCall.ask_stack(calls, q, options, self._kernels)
+            self._writer.apply(calls, self._kernels)
             return out
 
     # --- life cycle -----------------------------------------------------------------------------------
@@ -207,9 +201,20 @@ class DecoderSession:
         Raises:
             SequenceGap: the stream is not that long.
             RollbackTooDeep: the ring no longer holds what that length would see (see ``min_length``).
+            StreamSealed: the stream was sealed.
         """
         with self._turn:
             self._extent.truncate(length)
+
+    def seal(self) -> None:
+        """Let nothing change the stream from now on: it refuses tokens and truncates with StreamSealed and is
+        only attended to, as the memory of cross-attention is. Doing it twice is harmless.
+
+        Raises:
+            SequenceGap: the layers are not equally long.
+        """
+        with self._turn:
+            self._extent.seal()
 
     def matches(self, layer: int, position: int, k: Floats, v: Floats) -> bool:
         """Whether the tokens stored from ``position`` on are, to the byte, what k and v are stored as.
@@ -256,44 +261,12 @@ class DecoderSession:
     def _ring(self, layer: int) -> GroupRings:
         return self._rings[self.spec.group_index(layer)]
 
+    def _question(
+        self, layer: int, q: Floats, position: int | None, options: AttendOptions | None
+    ) -> Question:
+        rings, base = self._ring(layer), self._arena.base
+        return Question.of(self._extent, layer, rings, q, position, options, self._kernels, base)
+
     def _check_stack(self, first_layer: int, k: Floats, v: Floats) -> list[LayerCall]:
         layers = stacked_layers(self.spec, first_layer, k)
         return LayerCall.of_stack(layers, [self._ring(layer) for layer in layers], k, v, self._kernels)
-
-    def _apply(self, calls: Sequence[LayerCall]) -> None:
-        """Store the tokens of checked calls and attend where there are queries: whole or not at all."""
-        parts = self._parts(calls)
-        with self._undo(calls):
-            for part in parts:
-                for call in calls:
-                    first = self._place(call, part)
-                    self._kernels.attend(call.queries(self._arena.base, first, part))
-                    self._extent.advance(call.layer, first + part.stop - part.start)
-
-    def _undo(self, calls: Sequence[LayerCall]) -> Undo:
-        """A context for carrying out checked calls: if it is left by an exception, nothing has changed."""
-        writes = [(call.rings, call.layer) for call in calls]
-        return Undo(self._extent, self._rings, self._pages, writes, len(calls[0].k))
-
-    def _parts(self, calls: Sequence[LayerCall]) -> Iterator[slice]:
-        """Turns checked calls; the pieces to carry them out in. Raises what ``check_append`` raises."""
-        tokens = len(calls[0].k)
-        first = self._extent.check_append([call.layer for call in calls], tokens)
-        for call in calls:
-            call.rotate(first)
-        # Layers that are all of the stream's advance piece by piece. Mostly there is one.
-        if len(calls) < self.spec.layers or tokens <= min(_PIECE, self.spec.room(self.length)):
-            return iter([slice(0, tokens)])
-        return self.chunks(tokens)
-
-    def _place(self, call: LayerCall, part: slice) -> int:
-        """Claim positions and store a part of a call's tokens there; returns the first position."""
-        first = self._extent.layer_length(call.layer)
-        end = first + part.stop - part.start
-        # The order of stores is the design's: high water, data, and the layer's length after its attend.
-        self._extent.claim(call.layer, end)
-        for rings in self._rings:
-            rings.grow(end, self._pages)
-        words, table = call.rings.words, call.rings.table(call.layer)
-        self._kernels.place(words, self._arena.base, table, first, call.k[part], call.v[part])
-        return first

@@ -24,6 +24,7 @@ class SessionStats:
     bytes_reserved: int
     bytes_resident: int
     bits_per_value: float
+    sealed: bool
 
 
 def stats_of(
@@ -42,4 +43,5 @@ def stats_of(
         bytes_reserved=pages.reserved_bytes,
         bytes_resident=pages.resident_bytes,
         bits_per_value=sum(b * w for b, w in zip(bits, weights, strict=True)) / sum(weights),
+        sealed=extent.sealed,
     )

@@ -12,8 +12,10 @@ PUBLIC = [
     "AsyncAttentionClient",
     "AsyncGenerationClient",
     "AsyncStream",
+    "AttendOptions",
     "AttentionClient",
     "DecoderSession",
+    "Explanation",
     "GenerationClient",
     "LayerGroup",
     "Projection",
@@ -23,6 +25,7 @@ PUBLIC = [
     "Stream",
     "StreamSpec",
     "__version__",
+    "merge_partials",
 ]
 
 

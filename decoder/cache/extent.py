@@ -5,15 +5,17 @@ Integers only. Nothing here touches stored data; a check that raises has changed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.errors import (
     ChunkTooLong,
     DuplicateTooOld,
+    InvalidRequest,
     LengthExceeded,
     RollbackTooDeep,
     SequenceGap,
+    StreamSealed,
     WindowEvicted,
 )
 from rondel.decoder.spec import StreamSpec, integer
@@ -36,6 +38,7 @@ class StreamExtent:
         self.length = 0
         self.high_water = 0
         self.generation = 0
+        self.sealed = False
 
     def layer_length(self, layer: int) -> int:
         """Tokens that one layer has. Raises InvalidLayer."""
@@ -60,15 +63,6 @@ class StreamExtent:
         ]
         return max(limits, default=0)
 
-    def chunks(self, tokens: int, at_most: int) -> Iterator[slice]:
-        """Pieces of ``tokens`` new ones that every layer may take before the next begins; each is computed
-        from the length at that moment."""
-        start, tokens, at_most = 0, integer("tokens", tokens), integer("at_most", at_most, least=1)
-        while start < tokens:
-            end = min(tokens, start + min(at_most, self._spec.room(self.length)))
-            yield slice(start, end)
-            start = end
-
     def claim(self, layer: int, length: int) -> None:
         """Note that a layer's positions below ``length`` are about to be written: the first store of any
         change."""
@@ -90,8 +84,24 @@ class StreamExtent:
         lengths, claimed, self.length, self.high_water = marks
         self._lengths, self._claimed = list(lengths), list(claimed)
 
+    def seal(self) -> None:
+        """Refuse all change from now on. Raises SequenceGap unless all layers have the same length."""
+        if max(self._lengths) != self.length:
+            raise SequenceGap(
+                f"a stream is sealed when all layers have as many tokens, got {self.length} to "
+                f"{max(self._lengths)}",
+                expected=self.length,
+            )
+        self.sealed = True
+
+    def _check_open(self) -> None:
+        if self.sealed:
+            raise StreamSealed(f"the stream was sealed at {self.length} tokens, nothing changes it")
+
     def truncate(self, length: int) -> None:
-        """Set every layer to ``length`` and begin a generation. Raises SequenceGap, RollbackTooDeep."""
+        """Set every layer to ``length`` and begin a generation. Raises SequenceGap, RollbackTooDeep,
+        StreamSealed."""
+        self._check_open()
         length = integer("length", length)
         if not 0 <= length <= self.length:
             raise SequenceGap(
@@ -110,11 +120,13 @@ class StreamExtent:
         """The position at which all of ``layers`` may take ``tokens`` more.
 
         Raises:
+            StreamSealed: none may.
             SequenceGap: the layers are not level.
             LengthExceeded: the stream would pass its max_length.
             ChunkTooLong: a wrapped layer would run too far ahead. Never when ``layers`` are all layers of
                 the stream: those advance piece by piece, each piece committed.
         """
+        self._check_open()
         start = self._lengths[layers[0]]
         for layer in layers:
             if self._lengths[layer] != start:
@@ -153,6 +165,28 @@ class StreamExtent:
                 f"layer {layer} holds {held} tokens, got positions {position} to {position + tokens - 1}",
                 expected=held,
             )
+
+    def rows_at(self, layer: int, position: int | None, rows: int) -> int:
+        """Where the first of some query rows stands; None = the rows are the layer's last.
+
+        Rows without positions, which see all that is stored, stand behind it, all in one place: -1 where
+        nothing is.
+
+        Raises:
+            InvalidRequest: such rows were given a position.
+            SequenceGap, WindowEvicted: as :meth:`check_window` does.
+        """
+        held = self.layer_length(layer)
+        if not self._spec.group(layer).placed:
+            if position is not None:
+                raise InvalidRequest(
+                    f"position must be None where every row sees all that is stored, got {position!r}",
+                    field="position",
+                )
+            return held - 1
+        first = held - rows if position is None else position
+        self.check_window(layer, first, rows)
+        return first
 
     def check_window(self, layer: int, position: int, rows: int) -> None:
         """Raises SequenceGap, or WindowEvicted unless all that rows from ``position`` on see is stored."""

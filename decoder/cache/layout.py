@@ -151,7 +151,7 @@ class RingLayout:
                 self.page.tail_offset,
                 sink.run_bytes if sink else 0,
                 sink.tail_offset if sink else 0,
-                int(self.group.storage == "int8" and self.group.centring),
+                int(self.group.centring),
             ],
             dtype=np.int64,
         )

@@ -1,4 +1,5 @@
 from google.rpc import status_pb2 as _status_pb2
+from rondel.v1 import options_pb2 as _options_pb2
 from rondel.v1 import spec_pb2 as _spec_pb2
 from rondel.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
@@ -74,30 +75,46 @@ class AppendTokenResponse(_message.Message):
     def __init__(self, committed_length: _Optional[int] = ..., layer_length: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class AttendRequest(_message.Message):
-    __slots__ = ("stream", "generation", "layer", "position", "q", "return_lse")
+    __slots__ = ("stream", "generation", "layer", "position", "q", "return_lse", "options", "return_entropy", "top_k", "explain")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LAYER_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     Q_FIELD_NUMBER: _ClassVar[int]
     RETURN_LSE_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    RETURN_ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     stream: StreamRef
     generation: int
     layer: int
     position: int
     q: _tensor_pb2.Tensor
     return_lse: bool
-    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., layer: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ...) -> None: ...
+    options: _options_pb2.AttendOptions
+    return_entropy: bool
+    top_k: int
+    explain: bool
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., layer: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ..., options: _Optional[_Union[_options_pb2.AttendOptions, _Mapping]] = ..., return_entropy: _Optional[bool] = ..., top_k: _Optional[int] = ..., explain: _Optional[bool] = ...) -> None: ...
 
 class AttendResponse(_message.Message):
-    __slots__ = ("out", "lse", "committed_length")
+    __slots__ = ("out", "lse", "committed_length", "entropy", "top_positions", "top_weights", "explanation")
     OUT_FIELD_NUMBER: _ClassVar[int]
     LSE_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    TOP_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    TOP_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     out: _tensor_pb2.Tensor
     lse: _tensor_pb2.Tensor
     committed_length: int
-    def __init__(self, out: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., lse: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., committed_length: _Optional[int] = ...) -> None: ...
+    entropy: _tensor_pb2.Tensor
+    top_positions: _containers.RepeatedScalarFieldContainer[int]
+    top_weights: _tensor_pb2.Tensor
+    explanation: _options_pb2.Explanation
+    def __init__(self, out: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., lse: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., committed_length: _Optional[int] = ..., entropy: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., top_positions: _Optional[_Iterable[int]] = ..., top_weights: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., explanation: _Optional[_Union[_options_pb2.Explanation, _Mapping]] = ...) -> None: ...
 
 class StepRequest(_message.Message):
     __slots__ = ("layer", "items")
@@ -108,7 +125,7 @@ class StepRequest(_message.Message):
     def __init__(self, layer: _Optional[int] = ..., items: _Optional[_Iterable[_Union[StepItem, _Mapping]]] = ...) -> None: ...
 
 class StepItem(_message.Message):
-    __slots__ = ("stream", "generation", "position", "q", "k", "v", "return_lse", "embeddings")
+    __slots__ = ("stream", "generation", "position", "q", "k", "v", "return_lse", "embeddings", "options")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +134,7 @@ class StepItem(_message.Message):
     V_FIELD_NUMBER: _ClassVar[int]
     RETURN_LSE_FIELD_NUMBER: _ClassVar[int]
     EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     stream: StreamRef
     generation: int
     position: int
@@ -125,7 +143,8 @@ class StepItem(_message.Message):
     v: _tensor_pb2.Tensor
     return_lse: bool
     embeddings: _tensor_pb2.Tensor
-    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., k: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., v: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ..., embeddings: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    options: _options_pb2.AttendOptions
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., k: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., v: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ..., embeddings: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., options: _Optional[_Union[_options_pb2.AttendOptions, _Mapping]] = ...) -> None: ...
 
 class StepResponse(_message.Message):
     __slots__ = ("results",)
@@ -169,6 +188,20 @@ class TruncateStreamResponse(_message.Message):
     committed_length: int
     def __init__(self, generation: _Optional[int] = ..., committed_length: _Optional[int] = ...) -> None: ...
 
+class SealStreamRequest(_message.Message):
+    __slots__ = ("stream", "generation")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    generation: int
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class SealStreamResponse(_message.Message):
+    __slots__ = ("committed_length",)
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    committed_length: int
+    def __init__(self, committed_length: _Optional[int] = ...) -> None: ...
+
 class GetStreamRequest(_message.Message):
     __slots__ = ("stream",)
     STREAM_FIELD_NUMBER: _ClassVar[int]
@@ -176,7 +209,7 @@ class GetStreamRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ...) -> None: ...
 
 class GetStreamResponse(_message.Message):
-    __slots__ = ("spec", "epoch", "generation", "committed_length", "layer_lengths", "high_water", "min_length", "max_chunk", "bytes_reserved", "bytes_resident", "bits_per_value", "pages")
+    __slots__ = ("spec", "epoch", "generation", "committed_length", "layer_lengths", "high_water", "min_length", "max_chunk", "bytes_reserved", "bytes_resident", "bits_per_value", "pages", "sealed")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +222,7 @@ class GetStreamResponse(_message.Message):
     BYTES_RESIDENT_FIELD_NUMBER: _ClassVar[int]
     BITS_PER_VALUE_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
     spec: _spec_pb2.StreamSpec
     epoch: int
     generation: int
@@ -201,7 +235,8 @@ class GetStreamResponse(_message.Message):
     bytes_resident: int
     bits_per_value: float
     pages: int
-    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ..., high_water: _Optional[int] = ..., min_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., bytes_resident: _Optional[int] = ..., bits_per_value: _Optional[float] = ..., pages: _Optional[int] = ...) -> None: ...
+    sealed: bool
+    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ..., high_water: _Optional[int] = ..., min_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., bytes_resident: _Optional[int] = ..., bits_per_value: _Optional[float] = ..., pages: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
 
 class CloseStreamRequest(_message.Message):
     __slots__ = ("stream", "request_id")

@@ -46,8 +46,8 @@ class AttentionServiceStub:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream and GetServerInfo requests
-    above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel):
@@ -80,6 +80,11 @@ class AttentionServiceStub:
                 '/rondel.v1.AttentionService/TruncateStream',
                 request_serializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamRequest.SerializeToString,
                 response_deserializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamResponse.FromString,
+                _registered_method=True)
+        self.SealStream = channel.unary_unary(
+                '/rondel.v1.AttentionService/SealStream',
+                request_serializer=rondel_dot_v1_dot_attention__pb2.SealStreamRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_attention__pb2.SealStreamResponse.FromString,
                 _registered_method=True)
         self.GetStream = channel.unary_unary(
                 '/rondel.v1.AttentionService/GetStream',
@@ -119,8 +124,8 @@ class AttentionServiceServicer:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream and GetServerInfo requests
-    above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     def OpenStream(self, request, context):
@@ -134,7 +139,7 @@ class AttentionServiceServicer:
 
     def AppendToken(self, request, context):
         """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
-        INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED and the exactly-once errors.
+        INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, STREAM_SEALED and the exactly-once errors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,7 +148,7 @@ class AttentionServiceServicer:
     def Attend(self, request, context):
         """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
         STREAM_NOT_FOUND, STALE_GENERATION, INVALID_LAYER, INVALID_SHAPE, VALUE_RANGE, SEQUENCE_GAP (a row beyond the
-        layer's length), WINDOW_EVICTED.
+        layer's length), WINDOW_EVICTED, and INVALID_REQUEST for options that cannot be meant.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,7 +167,16 @@ class AttentionServiceServicer:
     def TruncateStream(self, request, context):
         """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
         refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
-        stream's), ROLLBACK_TOO_DEEP.
+        stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SealStream(self, request, context):
+        """Ends all change: from now on the stream refuses new tokens and truncates with STREAM_SEALED and is only
+        attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
+        Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,6 +232,11 @@ def add_AttentionServiceServicer_to_server(servicer, server):
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamRequest.FromString,
                     response_serializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamResponse.SerializeToString,
             ),
+            'SealStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.SealStream,
+                    request_deserializer=rondel_dot_v1_dot_attention__pb2.SealStreamRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_attention__pb2.SealStreamResponse.SerializeToString,
+            ),
             'GetStream': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStream,
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.GetStreamRequest.FromString,
@@ -262,8 +281,8 @@ class AttentionService:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream and GetServerInfo requests
-    above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     @staticmethod
@@ -391,6 +410,33 @@ class AttentionService:
             '/rondel.v1.AttentionService/TruncateStream',
             rondel_dot_v1_dot_attention__pb2.TruncateStreamRequest.SerializeToString,
             rondel_dot_v1_dot_attention__pb2.TruncateStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SealStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rondel.v1.AttentionService/SealStream',
+            rondel_dot_v1_dot_attention__pb2.SealStreamRequest.SerializeToString,
+            rondel_dot_v1_dot_attention__pb2.SealStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

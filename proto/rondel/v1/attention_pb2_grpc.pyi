@@ -47,8 +47,8 @@ class AttentionServiceStub:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream and GetServerInfo requests
-    above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     @_typing.overload
@@ -62,12 +62,12 @@ class AttentionServiceStub:
     """
     AppendToken: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
-    INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED and the exactly-once errors.
+    INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, STREAM_SEALED and the exactly-once errors.
     """
     Attend: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
     STREAM_NOT_FOUND, STALE_GENERATION, INVALID_LAYER, INVALID_SHAPE, VALUE_RANGE, SEQUENCE_GAP (a row beyond the
-    layer's length), WINDOW_EVICTED.
+    layer's length), WINDOW_EVICTED, and INVALID_REQUEST for options that cannot be meant.
     """
     Step: _grpc.UnaryUnaryMultiCallable[_attention_pb2.StepRequest, _attention_pb2.StepResponse]
     """Stores tokens of one layer in many streams, and attends from the same positions: one decode step of a batch.
@@ -78,7 +78,12 @@ class AttentionServiceStub:
     TruncateStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.TruncateStreamRequest, _attention_pb2.TruncateStreamResponse]
     """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
     refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
-    stream's), ROLLBACK_TOO_DEEP.
+    stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
+    """
+    SealStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.SealStreamRequest, _attention_pb2.SealStreamResponse]
+    """Ends all change: from now on the stream refuses new tokens and truncates with STREAM_SEALED and is only
+    attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
+    Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
     """
     GetStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.GetStreamRequest, _attention_pb2.GetStreamResponse]
     """Tells what a stream is and holds. Fails with STREAM_NOT_FOUND."""
@@ -111,8 +116,8 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream and GetServerInfo requests
-    above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -123,12 +128,12 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     """
     AppendToken: _aio.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]  # type: ignore[assignment]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
-    INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED and the exactly-once errors.
+    INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, STREAM_SEALED and the exactly-once errors.
     """
     Attend: _aio.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]  # type: ignore[assignment]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
     STREAM_NOT_FOUND, STALE_GENERATION, INVALID_LAYER, INVALID_SHAPE, VALUE_RANGE, SEQUENCE_GAP (a row beyond the
-    layer's length), WINDOW_EVICTED.
+    layer's length), WINDOW_EVICTED, and INVALID_REQUEST for options that cannot be meant.
     """
     Step: _aio.UnaryUnaryMultiCallable[_attention_pb2.StepRequest, _attention_pb2.StepResponse]  # type: ignore[assignment]
     """Stores tokens of one layer in many streams, and attends from the same positions: one decode step of a batch.
@@ -139,7 +144,12 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     TruncateStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.TruncateStreamRequest, _attention_pb2.TruncateStreamResponse]  # type: ignore[assignment]
     """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
     refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
-    stream's), ROLLBACK_TOO_DEEP.
+    stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
+    """
+    SealStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.SealStreamRequest, _attention_pb2.SealStreamResponse]  # type: ignore[assignment]
+    """Ends all change: from now on the stream refuses new tokens and truncates with STREAM_SEALED and is only
+    attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
+    Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
     """
     GetStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.GetStreamRequest, _attention_pb2.GetStreamResponse]  # type: ignore[assignment]
     """Tells what a stream is and holds. Fails with STREAM_NOT_FOUND."""
@@ -171,8 +181,8 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream and GetServerInfo requests
-    above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     @_abc_1.abstractmethod
@@ -193,7 +203,7 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_attention_pb2.AppendTokenResponse, _abc.Awaitable[_attention_pb2.AppendTokenResponse]]:
         """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
-        INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED and the exactly-once errors.
+        INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, STREAM_SEALED and the exactly-once errors.
         """
 
     @_abc_1.abstractmethod
@@ -204,7 +214,7 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_attention_pb2.AttendResponse, _abc.Awaitable[_attention_pb2.AttendResponse]]:
         """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
         STREAM_NOT_FOUND, STALE_GENERATION, INVALID_LAYER, INVALID_SHAPE, VALUE_RANGE, SEQUENCE_GAP (a row beyond the
-        layer's length), WINDOW_EVICTED.
+        layer's length), WINDOW_EVICTED, and INVALID_REQUEST for options that cannot be meant.
         """
 
     @_abc_1.abstractmethod
@@ -227,7 +237,18 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_attention_pb2.TruncateStreamResponse, _abc.Awaitable[_attention_pb2.TruncateStreamResponse]]:
         """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
         refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
-        stream's), ROLLBACK_TOO_DEEP.
+        stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
+        """
+
+    @_abc_1.abstractmethod
+    def SealStream(
+        self,
+        request: _attention_pb2.SealStreamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_attention_pb2.SealStreamResponse, _abc.Awaitable[_attention_pb2.SealStreamResponse]]:
+        """Ends all change: from now on the stream refuses new tokens and truncates with STREAM_SEALED and is only
+        attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
+        Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
         """
 
     @_abc_1.abstractmethod

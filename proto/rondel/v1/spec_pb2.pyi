@@ -18,7 +18,7 @@ STORAGE_TYPE_INT8: StorageType
 STORAGE_TYPE_FLOAT32: StorageType
 
 class LayerGroup(_message.Message):
-    __slots__ = ("layers", "query_heads", "kv_heads", "key_dim", "value_dim", "window", "sinks", "reserve", "storage", "scale", "rope")
+    __slots__ = ("layers", "query_heads", "kv_heads", "key_dim", "value_dim", "window", "sinks", "reserve", "storage", "scale", "rope", "causal", "window_right", "centring")
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     QUERY_HEADS_FIELD_NUMBER: _ClassVar[int]
     KV_HEADS_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,9 @@ class LayerGroup(_message.Message):
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
     ROPE_FIELD_NUMBER: _ClassVar[int]
+    CAUSAL_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_RIGHT_FIELD_NUMBER: _ClassVar[int]
+    CENTRING_FIELD_NUMBER: _ClassVar[int]
     layers: _containers.RepeatedScalarFieldContainer[int]
     query_heads: int
     kv_heads: int
@@ -41,7 +44,10 @@ class LayerGroup(_message.Message):
     storage: StorageType
     scale: float
     rope: _rope_pb2.Rope
-    def __init__(self, layers: _Optional[_Iterable[int]] = ..., query_heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., key_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., window: _Optional[int] = ..., sinks: _Optional[int] = ..., reserve: _Optional[int] = ..., storage: _Optional[_Union[StorageType, str]] = ..., scale: _Optional[float] = ..., rope: _Optional[_Union[_rope_pb2.Rope, _Mapping]] = ...) -> None: ...
+    causal: bool
+    window_right: int
+    centring: bool
+    def __init__(self, layers: _Optional[_Iterable[int]] = ..., query_heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., key_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., window: _Optional[int] = ..., sinks: _Optional[int] = ..., reserve: _Optional[int] = ..., storage: _Optional[_Union[StorageType, str]] = ..., scale: _Optional[float] = ..., rope: _Optional[_Union[_rope_pb2.Rope, _Mapping]] = ..., causal: _Optional[bool] = ..., window_right: _Optional[int] = ..., centring: _Optional[bool] = ...) -> None: ...
 
 class StreamSpec(_message.Message):
     __slots__ = ("groups", "max_length")

@@ -75,6 +75,10 @@ def _group_to_message(group: LayerGroup, in_force: bool) -> spec_pb2.LayerGroup:
         storage=storage_to_message(group.storage),
         scale=group.score_scale if in_force else group.scale,
         rope=None if group.rope is None else rope_to_message(group.rope),
+        # The default is not written, so that a server that does not know the field is told nothing of it.
+        causal=None if group.causal and not in_force else group.causal,
+        window_right=group.window_right,
+        centring=group.centring,
     )
 
 
@@ -95,4 +99,7 @@ def _group_from_message(message: spec_pb2.LayerGroup) -> LayerGroup:
         storage=storage_from_message(message.storage),
         scale=message.scale if message.HasField("scale") else None,
         rope=rope_from_message(message.rope) if message.HasField("rope") else None,
+        causal=message.causal if message.HasField("causal") else True,
+        window_right=message.window_right,
+        centring=message.centring,
     )

@@ -14,11 +14,13 @@ class Dtype(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DTYPE_FLOAT16: _ClassVar[Dtype]
     DTYPE_BFLOAT16: _ClassVar[Dtype]
     DTYPE_INT8: _ClassVar[Dtype]
+    DTYPE_BOOL: _ClassVar[Dtype]
 DTYPE_UNSPECIFIED: Dtype
 DTYPE_FLOAT32: Dtype
 DTYPE_FLOAT16: Dtype
 DTYPE_BFLOAT16: Dtype
 DTYPE_INT8: Dtype
+DTYPE_BOOL: Dtype
 
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "data")

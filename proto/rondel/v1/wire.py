@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rondel.decoder.errors import InvalidRequest, InvalidShape
+from rondel.decoder.errors import InvalidRequest, InvalidShape, ValueRange
 from rondel.v1 import tensor_pb2
 
 MAX_AXES: Final = 8
@@ -63,7 +63,7 @@ def from_tensor(tensor: tensor_pb2.Tensor, *, name: str) -> NDArray[np.float32]:
     float16 and bfloat16 are widened, exactly. Values are not looked at.
 
     Raises:
-        InvalidRequest: the encoding is missing, unknown or int8.
+        InvalidRequest: the encoding is missing, unknown, int8 or bool.
         InvalidShape: an axis is negative or too large, or shape and size do not agree.
     """
     encoding = _ENCODINGS.get(tensor.dtype)
@@ -71,6 +71,36 @@ def from_tensor(tensor: tensor_pb2.Tensor, *, name: str) -> NDArray[np.float32]:
         raise InvalidRequest(
             f"{name}: dtype must be float32, float16 or bfloat16, got {_name(tensor.dtype)}", field=name
         )
+    raw = _elements(tensor, encoding, name)
+    if tensor.dtype == tensor_pb2.DTYPE_BFLOAT16:
+        raw = (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(np.float32, copy=False).reshape(tuple(tensor.shape))
+
+
+def to_mask(mask: NDArray[np.bool_]) -> tensor_pb2.Tensor:
+    """The message for an array of bools, of any shape and strides."""
+    return tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_BOOL, shape=mask.shape, data=mask.tobytes())
+
+
+def from_mask(tensor: tensor_pb2.Tensor, *, name: str) -> NDArray[np.bool_]:
+    """The array of bools of a message: a read-only view; ``name`` is what errors call it.
+
+    Raises:
+        InvalidRequest: the encoding is another one.
+        InvalidShape: as :func:`from_tensor`.
+        ValueRange: a byte is neither 0 nor 1.
+    """
+    if tensor.dtype != tensor_pb2.DTYPE_BOOL:
+        raise InvalidRequest(f"{name}: dtype must be bool, got {_name(tensor.dtype)}", field=name)
+    raw = _elements(tensor, np.dtype(np.uint8), name)
+    largest = int(raw.max(initial=0))
+    if largest > 1:
+        raise ValueRange(f"{name} must be made of bytes 0 and 1, got {largest}", array=name)
+    return raw.view(np.bool_).reshape(tuple(tensor.shape))
+
+
+def _elements(tensor: tensor_pb2.Tensor, encoding: np.dtype[Any], name: str) -> NDArray[Any]:
+    """The elements as they were sent, in one row. Raises InvalidShape."""
     shape = tuple(tensor.shape)
     # The bound counts empty axes as one: NumPy refuses such shapes even when the array holds nothing.
     if (
@@ -96,10 +126,7 @@ def from_tensor(tensor: tensor_pb2.Tensor, *, name: str) -> NDArray[np.float32]:
             got=f"{size} bytes",
             expected=f"{elements * encoding.itemsize} bytes",
         )
-    raw = np.frombuffer(data, encoding) if elements else np.empty(0, encoding)
-    if tensor.dtype == tensor_pb2.DTYPE_BFLOAT16:
-        raw = (raw.astype(np.uint32) << 16).view(np.float32)
-    return raw.astype(np.float32, copy=False).reshape(shape)
+    return np.frombuffer(data, encoding) if elements else np.empty(0, encoding)
 
 
 def _to_bfloat16(array: NDArray[np.floating]) -> NDArray[np.uint16]:

@@ -1,0 +1,79 @@
+"""What can be read off a stream without touching its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rondel.decoder.cache.arena import Reservation
+from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.ring import GroupRings
+from rondel.decoder.spec import StreamSpec, integer
+from rondel.decoder.stats import SessionStats, stats_of
+from rondel.decoder.turn import Turn
+from rondel.decoder.writer import PIECE, chunks
+
+
+class StreamView:
+    """A stream's numbers. :class:`~rondel.decoder.session.DecoderSession` adds what is done with it."""
+
+    def __init__(
+        self, spec: StreamSpec, extent: StreamExtent, rings: Sequence[GroupRings], pages: Reservation
+    ) -> None:
+        self.spec: Final = spec
+        self._extent = extent
+        self._rings = rings
+        self._pages = pages
+        self._turn = Turn()
+
+    @property
+    def length(self) -> int:
+        """Tokens that every layer has."""
+        return self._extent.length
+
+    @property
+    def high_water(self) -> int:
+        """The largest position + 1 that any layer ever claimed, in a call that did not fail."""
+        return self._extent.high_water
+
+    @property
+    def generation(self) -> int:
+        """How often the stream was truncated."""
+        return self._extent.generation
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nothing changes the stream any more."""
+        return self._extent.sealed
+
+    @property
+    def closed(self) -> bool:
+        """Whether the caches have been given back."""
+        return self._turn.closed
+
+    @property
+    def max_chunk(self) -> int | None:
+        """How far a layer may run ahead of ``length`` once wrapped; None = nothing ever wraps."""
+        return self.spec.max_chunk
+
+    @property
+    def min_length(self) -> int:
+        """The smallest length that ``truncate`` accepts now."""
+        return self._extent.min_length
+
+    def layer_length(self, layer: int) -> int:
+        """Tokens that one layer has. Raises InvalidLayer."""
+        return self._extent.layer_length(layer)
+
+    def stats(self) -> SessionStats:
+        """The stream's numbers now."""
+        return stats_of(self._extent, self._rings, self._pages, closed=self._turn.closed)
+
+    def chunks(self, tokens: int, *, at_most: int = PIECE) -> Iterator[slice]:
+        """Cuts a run of new tokens into pieces that every layer may take before the next begins.
+
+        ``for part in session.chunks(n): for layer in ...: session.step(layer, q[part], …)``. Each piece
+        is computed from the length at that moment.
+        """
+        at_most = integer("at_most", at_most, least=1)
+        return chunks(self.spec, self._extent, integer("tokens", tokens), at_most)
