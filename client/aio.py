@@ -96,6 +96,10 @@ class AsyncStream(StreamCore):
         """Store k and v, and attend from q at the same positions, in one call."""
         return pack(await self._channel.run(self._step(layer, q, k, v, options, return_lse)))
 
+    async def step_embeddings(self, layer: int, x: Array) -> Array:
+        """``step`` of what the stream's projection of the layer makes of x [n, d_model]; [n, Hq, Dv]."""
+        return await self._channel.run(self._step_embeddings(layer, x))
+
     async def step_all(self, q: Array, k: Array, v: Array, *, options: Options = None) -> Array:
         """``step`` for all layers: q, k, v [layers, n, heads, dim]; one call per layer and chunk."""
         return await self._channel.run(self._step_all(q, k, v, options))
@@ -184,9 +188,12 @@ class AsyncAttentionClient(_AsyncClient):
         self._opened: dict[str, StreamCore] = {}
         self._limits = Limits(max_message_bytes)
 
-    async def open(self, spec: StreamSpec) -> AsyncStream:
-        """Open an empty stream. Raises InvalidSpec, BudgetExceeded, QuotaExceeded."""
-        reply = await self._channel.run(operations.open_stream(spec, self._limits))
+    async def open(self, spec: StreamSpec, *, projections: str = "") -> AsyncStream:
+        """Open an empty stream; ``projections``: a name of the server's (``info``), for ``step_embeddings``.
+
+        Raises InvalidSpec, BudgetExceeded, QuotaExceeded; ProjectionNotFound, InvalidLayer, InvalidShape.
+        """
+        reply = await self._channel.run(operations.open_stream(spec, self._limits, projections))
         return AsyncStream(self._channel, reply, self._opened, self._limits.in_force)
 
     async def info(self) -> ServerInfo:

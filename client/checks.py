@@ -111,6 +111,13 @@ def checked_array(name: str, x: object, shape: tuple[int | None, ...]) -> Array:
     raise InvalidShape(f"{name} must be {expected}, got {got}", got=got, expected=expected)
 
 
+def checked_text(name: str, text: object) -> str:
+    """A text that a message can hold. Raises InvalidRequest."""
+    if not isinstance(text, str) or any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise InvalidRequest(f"{name} must be a text, got {_clip(text)}", field=name)
+    return text
+
+
 def checked_texts(name: str, texts: object) -> list[str]:
     """A sequence of texts; one text alone is not taken for its letters. Raises InvalidRequest."""
     if isinstance(texts, _ONE) or not isinstance(texts, Iterable):

@@ -16,7 +16,7 @@ from rondel.client.checks import checked_array, checked_position
 from rondel.client.errors import item_error
 from rondel.client.limits import append_shape
 from rondel.client.state import StreamState
-from rondel.client.values import Array, StepOutcome, StreamStats
+from rondel.client.values import Array, StepOutcome, StreamStats, stats_of
 from rondel.decoder.errors import ChunkTooLong, ServerInternal, StreamClosed, StreamNotFound
 from rondel.decoder.explanation import Explanation
 from rondel.decoder.options import AttendOptions, checked_options
@@ -111,6 +111,13 @@ class StreamCore(StreamState):
             reply = yield from ask(calls.STEP, request)
             return self._result(layer, reply, return_lse)
 
+    def _step_embeddings(self, layer: int, x: Array) -> Steps[Array]:
+        with self.alone():
+            item = self._item(layer, None, False)
+            item.embeddings.CopyFrom(to_tensor(checked_array("x", x, (None, None))))
+            reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=[item]))
+            return self._result(layer, reply, False)[0]
+
     def _step_all(self, q: Array, k: Array, v: Array, options: AttendOptions | None) -> Steps[Array]:
         with self.alone():
             k, v, q = self._stacks(k=k, v=v, q=q)
@@ -162,18 +169,7 @@ class StreamCore(StreamState):
     def _stats(self) -> Steps[StreamStats]:
         with self.alone():
             reply = yield from ask(calls.GET, pb.GetStreamRequest(stream=self._ref))
-            return StreamStats(
-                length=reply.committed_length,
-                layer_lengths=tuple(reply.layer_lengths),
-                high_water=reply.high_water,
-                min_length=reply.min_length,
-                generation=reply.generation,
-                bytes_reserved=reply.bytes_reserved,
-                bytes_resident=reply.bytes_resident,
-                bits_per_value=reply.bits_per_value,
-                pages=reply.pages,
-                sealed=reply.sealed,
-            )
+            return stats_of(reply)
 
     def close_steps(self) -> Steps[None]:
         # Not `_alone`: closing twice is fine, and closing must work while another call hangs.
@@ -199,13 +195,16 @@ class StreamCore(StreamState):
         k, v = self._tokens(layer, k, v)
         group = self._spec.group(layer)
         q = checked_array("q", q, (len(k), group.query_heads, group.key_dim))
+        item = self._item(layer, options, return_lse)
+        for field, array in (("q", q), ("k", k), ("v", v)):
+            getattr(item, field).CopyFrom(to_tensor(array))
+        return item
+
+    def _item(self, layer: int, options: AttendOptions | None, return_lse: bool) -> pb.StepItem:
         return pb.StepItem(
             stream=self._ref,
             generation=self._generation,
             position=self.layer_length(layer),
-            q=to_tensor(q),
-            k=to_tensor(k),
-            v=to_tensor(v),
             return_lse=bool(return_lse),
             options=_message(options),
         )

@@ -8,7 +8,7 @@ from typing import Final
 
 from rondel.client import calls
 from rondel.client.calls import Steps, ask
-from rondel.client.checks import checked_list, checked_spec
+from rondel.client.checks import checked_list, checked_spec, checked_text
 from rondel.client.core import StreamCore, request_id
 from rondel.client.limits import Limits
 from rondel.client.values import Array, Options, ServerInfo, StepOutcome
@@ -20,9 +20,13 @@ from rondel.v1.specs import spec_to_message
 _BATCH: Final = ("streams", "qs", "ks", "vs")
 
 
-def open_stream(spec: StreamSpec, limits: Limits) -> Steps[pb.OpenStreamResponse]:
+def open_stream(spec: StreamSpec, limits: Limits, projections: str) -> Steps[pb.OpenStreamResponse]:
     """Open a stream; the request id makes a repeated request open it once. Learns the server's limits."""
-    request = pb.OpenStreamRequest(spec=spec_to_message(checked_spec(spec)), request_id=request_id())
+    request = pb.OpenStreamRequest(
+        spec=spec_to_message(checked_spec(spec)),
+        request_id=request_id(),
+        projections=checked_text("projections", projections),
+    )
     if limits.epoch is None:  # before there is a stream that would be lost if this failed
         yield from server_info(limits)
     reply = yield from ask(calls.OPEN, request)
@@ -64,6 +68,7 @@ def server_info(limits: Limits) -> Steps[ServerInfo]:
         max_queue_bytes=reply.limits.max_queue_bytes,
         max_step_items=reply.limits.max_step_items,
         idle_lease_ms=reply.limits.idle_lease_ms,
+        projections=tuple(reply.projections),
     )
 
 

@@ -95,6 +95,10 @@ class Stream(StreamCore):
         """Store k and v, and attend from q at the same positions, in one call."""
         return pack(self._channel.run(self._step(layer, q, k, v, options, return_lse)))
 
+    def step_embeddings(self, layer: int, x: Array) -> Array:
+        """``step`` of what the stream's projection of the layer makes of x [n, d_model]; [n, Hq, Dv]."""
+        return self._channel.run(self._step_embeddings(layer, x))
+
     def step_all(self, q: Array, k: Array, v: Array, *, options: Options = None) -> Array:
         """``step`` for all layers: q, k, v [layers, n, heads, dim]; one call per layer and chunk."""
         return self._channel.run(self._step_all(q, k, v, options))
@@ -183,9 +187,12 @@ class AttentionClient(_Client):
         self._opened: dict[str, StreamCore] = {}
         self._limits = Limits(max_message_bytes)
 
-    def open(self, spec: StreamSpec) -> Stream:
-        """Open an empty stream. Raises InvalidSpec, BudgetExceeded, QuotaExceeded."""
-        reply = self._channel.run(operations.open_stream(spec, self._limits))
+    def open(self, spec: StreamSpec, *, projections: str = "") -> Stream:
+        """Open an empty stream; ``projections``: a name of the server's (``info``), for ``step_embeddings``.
+
+        Raises InvalidSpec, BudgetExceeded, QuotaExceeded; ProjectionNotFound, InvalidLayer, InvalidShape.
+        """
+        reply = self._channel.run(operations.open_stream(spec, self._limits, projections))
         return Stream(self._channel, reply, self._opened, self._limits.in_force)
 
     def info(self) -> ServerInfo:

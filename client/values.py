@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rondel.decoder.errors import RondelError
 from rondel.decoder.options import AttendOptions
+from rondel.v1 import attention_pb2 as pb
 
 Array = NDArray[np.float32]
 """float32, C order. Keys and values may be float16 as well; they are widened on arrival."""
@@ -35,6 +36,8 @@ class ServerInfo:
     max_queue_bytes: int
     max_step_items: int
     idle_lease_ms: int
+    projections: tuple[str, ...]
+    """Names that ``open(spec, projections=…)`` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +65,19 @@ class StepOutcome:
     lse: Array | None
     """[tokens, query_heads], natural log; None unless asked for."""
     error: RondelError | None
+
+
+def stats_of(reply: pb.GetStreamResponse) -> StreamStats:
+    """A stream's numbers, as a server tells them."""
+    return StreamStats(
+        length=reply.committed_length,
+        layer_lengths=tuple(reply.layer_lengths),
+        high_water=reply.high_water,
+        min_length=reply.min_length,
+        generation=reply.generation,
+        bytes_reserved=reply.bytes_reserved,
+        bytes_resident=reply.bytes_resident,
+        bits_per_value=reply.bits_per_value,
+        pages=reply.pages,
+        sealed=reply.sealed,
+    )

@@ -271,6 +271,15 @@ class DownloadFailed(ModelError, ConnectionError):
         return self.message
 
 
+class ProjectionNotFound(RondelError, KeyError):
+    """No projections of that name, or none for that layer."""
+
+    reason = "PROJECTION_NOT_FOUND"
+
+    def __str__(self) -> str:  # KeyError would print the repr of the message
+        return self.message
+
+
 class ServerUnavailable(RondelError, ConnectionError):
     """The server could not be reached, or went away before it answered."""
 

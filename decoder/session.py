@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from types import TracebackType
-from typing import Literal, Self, overload
+from typing import Final, Literal, Self, overload
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.call import LayerCall
 from rondel.decoder.explanation import Explanation
 from rondel.decoder.options import AttendOptions
+from rondel.decoder.projection import Projections, fitted
 from rondel.decoder.spec import StreamSpec
 from rondel.decoder.view import StreamView
 from rondel.decoder.writer import Writer
@@ -34,14 +34,23 @@ class DecoderSession(StreamView):
     """One stream: a ring of keys and values per layer, in an arena, and attention over them.
 
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
-    force (``kernels.TIER``).
+    force (``kernels.TIER``). ``projections`` are for :meth:`step_embeddings`.
 
     Raises:
+        InvalidLayer, InvalidShape: the projections are not for such layers.
         BudgetExceeded: the arena has no room for all pages that the stream may ever need.
         UnsupportedTier: the processor lacks ``tier``.
     """
 
-    def __init__(self, spec: StreamSpec, arena: Arena, *, tier: str | None = None) -> None:
+    def __init__(
+        self,
+        spec: StreamSpec,
+        arena: Arena,
+        *,
+        projections: Projections | None = None,
+        tier: str | None = None,
+    ) -> None:
+        self.projections: Final = fitted(projections, spec)
         self._arena = arena
         self._kernels = kernels.KERNELS if tier is None else kernels.load(tier)
         layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
@@ -156,6 +165,10 @@ class DecoderSession(StreamView):
         (rows,) = call.asked
         return (rows.out, rows.lse) if return_lse else rows.out
 
+    def step_embeddings(self, layer: int, x: Floats) -> Floats:
+        """:meth:`step` of what the projection makes of x [n, d_model]. Raises ProjectionNotFound, too."""
+        return self.step(layer, *self.projections.project(self.spec, layer, x))
+
     # --- all layers -----------------------------------------------------------------------------------
 
     def append_all(self, k: Floats, v: Floats, *, first_layer: int = 0) -> int:
@@ -212,8 +225,8 @@ class DecoderSession(StreamView):
             call = LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)
             self._extent.check_stored(layer, position, len(call.k))
             call.rotate(position)
-            table = call.rings.table(layer)
-            return self._kernels.same(call.rings.words, self._arena.base, table, position, call.k, call.v)
+            words, table = call.rings.words, call.rings.table(layer)
+            return self._kernels.same(words, self._arena.base, table, position, call.k, call.v)
 
     def read(self, layer: int, start: int, stop: int) -> tuple[Floats, Floats]:
         """Stored tokens start to stop - 1 as float32, dequantised: k [n, Hkv, Dk] (turned), v [n, Hkv, Dv].
@@ -240,9 +253,7 @@ class DecoderSession(StreamView):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # --- inside ---------------------------------------------------------------------------------------

@@ -40,6 +40,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),
     f"{_DECODER}.stats": (f"{_DECODER}.cache",),
+    f"{_DECODER}.tensor_file": (_ERRORS,),
+    f"{_DECODER}.projection": (
+        _ERRORS,
+        _SPEC,
+        *(f"{_DECODER}.{name}" for name in ("arrays", "kernels", "tensor_file")),
+    ),
     f"{_DECODER}.options": (_ERRORS, _SPEC, f"{_DECODER}.checks"),
     f"{_DECODER}.explanation": (f"{_DECODER}.checks",),
     f"{_DECODER}.partials": (_ERRORS,),
@@ -68,8 +74,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.session": tuple(
         f"{_DECODER}.{name}"
         for name in (
-            *("errors", "spec", "options", "explanation", "arrays", "answer", "call", "writer", "view"),
-            *("pool", "cache", "kernels"),
+            *("errors", "spec", "options", "explanation", "arrays", "answer", "call", "projection", "writer"),
+            *("view", "pool", "cache", "kernels"),
         )
     ),
     f"{_DECODER}.batch": tuple(

@@ -29,6 +29,7 @@ from rondel.server.health import NAME as HEALTH
 from rondel.server.health import Health
 from rondel.server.listening import bind_tcp, bind_unix, check_tcp, check_unix
 from rondel.server.models import Models
+from rondel.server.projections import ProjectionSets
 from rondel.server.scheduler import Scheduler
 from rondel.server.streams import StreamRegistry
 from rondel.v1 import attention_pb2, generation_pb2
@@ -61,6 +62,7 @@ class Server:
         self._generator = Scheduler("generation", queue_bytes=config.queue_bytes)
         self._door = Door()
         self._models = Models(config.model)
+        self._projections = ProjectionSets(config.projections)
         self._health = Health(
             {"": True, _ATTENTION.full_name: True, _GENERATION.full_name: config.model is not None}
         )
@@ -80,20 +82,21 @@ class Server:
 
     @classmethod
     async def start(cls, config: ServerConfig) -> Server:
-        """A server that is listening and serving, its model in memory.
+        """A server that is listening and serving, its model and projections in memory.
 
         Raises:
             InvalidSpec: an address is in use, or cannot be listened on.
-            ModelError, BudgetExceeded: the model cannot be used.
+            ModelError, BudgetExceeded: the model or a file of projections cannot be used.
         """
         server = cls(config)
         await server.begin()
         return server
 
     async def begin(self) -> None:
-        """Reads the model, listens and serves. Once; raises as :meth:`start`, and has then stopped."""
+        """Reads what it offers, listens and serves. Once; raises as :meth:`start`, and has then stopped."""
         try:
             self._check_addresses()
+            await self._generator.run(self._projections.load, cost=0)
             await self._generator.run(self._models.load, cost=0)
             self._register()
             self.addresses = self._bind()
@@ -108,7 +111,7 @@ class Server:
         ]
         log.info(
             "rondel %s serves on %s: tier %s, %d cores, budget %d bytes, at most %d streams, "
-            "messages up to %d bytes, model %s",
+            "messages up to %d bytes, model %s, projections %s",
             __version__,
             ", ".join(self.addresses),
             kernels.TIER,
@@ -117,6 +120,7 @@ class Server:
             self.config.max_streams,
             self.config.max_message_bytes,
             self.config.model or "none",
+            ", ".join(self._projections.names) or "none",
         )
 
     async def stop(self, *, drain_seconds: float | None = None) -> None:
@@ -158,7 +162,9 @@ class Server:
             check_unix(self.config.unix_path)
 
     def _register(self) -> None:
-        attention = AttentionService(self.config, self.streams, self.scheduler, __version__)
+        attention = AttentionService(
+            self.config, self.streams, self.scheduler, self._projections, __version__
+        )
         generation = GenerationService(self.config, self.arena, self._generator, self._models)
         self._server.add_generic_rpc_handlers(
             (self._door.handlers(_ATTENTION, attention), self._door.handlers(_GENERATION, generation))
@@ -206,7 +212,7 @@ def serve(config: ServerConfig, *, on_ready: Callable[[Server], None] | None = N
 
     Raises:
         InvalidSpec: an address is in use, or cannot be listened on.
-        ModelError, BudgetExceeded: the model cannot be used.
+        ModelError, BudgetExceeded: the model or a file of projections cannot be used.
     """
     # Before any object of grpc.aio exists: configuring it later can deadlock with their finalisers.
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -14,6 +14,7 @@ from rondel.decoder.errors import InvalidRequest
 from rondel.server import exactly_once, returns
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
+from rondel.server.projections import ProjectionSets
 from rondel.server.replies import check_reply, optional, reply_bytes
 from rondel.server.scheduler import Scheduler
 from rondel.server.stepping import Stepping
@@ -31,11 +32,17 @@ class AttentionService:
     """Handlers of rondel.v1.AttentionService. What touches sessions runs on the scheduler's worker."""
 
     def __init__(
-        self, config: ServerConfig, streams: StreamRegistry, scheduler: Scheduler, version: str
+        self,
+        config: ServerConfig,
+        streams: StreamRegistry,
+        scheduler: Scheduler,
+        projections: ProjectionSets,
+        version: str,
     ) -> None:
         self._config = config
         self._streams = streams
         self._scheduler = scheduler
+        self._projections = projections
         self._version = version
         self._stepping = Stepping(config, streams)
         self._lease_ms = math.ceil(config.idle_lease_seconds * 1000)
@@ -87,7 +94,8 @@ class AttentionService:
     def _open(self, request: pb.OpenStreamRequest) -> pb.OpenStreamResponse:
         if not request.HasField("spec"):
             raise InvalidRequest("the specification is missing", field="spec")
-        entry = self._streams.open(spec_from_message(request.spec), request.request_id)
+        projections = self._projections.get(request.projections)
+        entry = self._streams.open(spec_from_message(request.spec), request.request_id, projections)
         session = entry.session
         return pb.OpenStreamResponse(
             handle=entry.handle,
@@ -188,4 +196,5 @@ class AttentionService:
             memory=pb.MemoryInfo(budget=memory.budget, reserved=memory.reserved, resident=memory.resident),
             streams=len(self._streams),
             threads=pool.threads(),
+            projections=self._projections.names,
         )

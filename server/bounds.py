@@ -26,6 +26,7 @@ BY_MESSAGE: Final = "by the message"
 FIELDS: Final[Mapping[str, int | str]] = {
     "rondel.v1.StreamRef.handle": MAX_ID_BYTES,
     "rondel.v1.OpenStreamRequest.request_id": MAX_ID_BYTES,
+    "rondel.v1.OpenStreamRequest.projections": MAX_ID_BYTES,
     "rondel.v1.TruncateStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.CloseStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.StreamSpec.groups": MAX_LAYERS,

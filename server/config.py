@@ -10,6 +10,8 @@ from typing import Final
 from rondel.decoder.errors import InvalidSpec
 
 MIB: Final = 1 << 20
+MAX_NAME_BYTES: Final = 128
+"""Bytes of the name of projections; the protos have the same number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,9 @@ class ServerConfig:
     """How long a stop may wait for calls that are at work."""
     model: str | None = None
     """Name or path of the language model; None = no text generation."""
+    projections: tuple[str, ...] = ()
+    """NAME=FILE: projection weights that streams may be opened with, by name, from a safetensors file with
+    Hugging Face's names and layout. Any number of them."""
 
     def __post_init__(self) -> None:
         if self.port is None and self.unix_path is None:
@@ -65,6 +70,10 @@ class ServerConfig:
             raise InvalidSpec(
                 f"unix_path must have 1 to 100 bytes, got {len(self.unix_path.encode())}", field="unix_path"
             )
+        object.__setattr__(self, "projections", tuple(self.projections))
+        names = [named_file(setting)[0] for setting in self.projections]
+        if len(set(names)) != len(names):
+            raise InvalidSpec(f"projections must have names of their own, got {names}", field="projections")
         _whole("budget_bytes", self.budget_bytes, 1, 1 << 48)
         _whole("max_message_bytes", self.max_message_bytes, 1024, 1 << 30)
         _whole("max_streams", self.max_streams, 1, 1 << 24)
@@ -84,6 +93,17 @@ class ServerConfig:
             return None
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+def named_file(setting: str) -> tuple[str, str]:
+    """Name and path of a NAME=FILE setting. Raises InvalidSpec."""
+    name, _, path = setting.partition("=") if isinstance(setting, str) else ("", "", "")
+    if not (name and path and name.isprintable() and len(name.encode()) <= MAX_NAME_BYTES):
+        raise InvalidSpec(
+            f"projections must be NAME=FILE with a name of 1 to {MAX_NAME_BYTES} bytes, got {setting!r}",
+            field="projections",
+        )
+    return name, path
 
 
 def is_loopback(host: str) -> bool:

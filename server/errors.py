@@ -60,6 +60,7 @@ CODES: Final[Mapping[type[errors.RondelError], grpc.StatusCode]] = {
     errors.CorruptModel: _Code.FAILED_PRECONDITION,
     errors.UnsupportedModel: _Code.FAILED_PRECONDITION,
     errors.DownloadFailed: _Code.UNAVAILABLE,
+    errors.ProjectionNotFound: _Code.NOT_FOUND,
     errors.ServerUnavailable: _Code.UNAVAILABLE,
     errors.ServerInternal: _Code.INTERNAL,
 }

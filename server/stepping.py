@@ -11,7 +11,7 @@ from rondel.decoder.session import DecoderSession
 from rondel.server import exactly_once
 from rondel.server.config import ServerConfig
 from rondel.server.errors import known, to_status
-from rondel.server.exactly_once import Stepped
+from rondel.server.exactly_once import Floats, Stepped
 from rondel.server.replies import check_reply, reply_bytes
 from rondel.server.streams import StreamRegistry
 from rondel.v1 import attention_pb2 as pb
@@ -79,17 +79,19 @@ class Stepping:
         if item.stream.handle in named:
             raise InvalidRequest("a stream may occur once in a call", field="stream")
         named.add(item.stream.handle)
-        q = from_tensor(item.q, name="q")
-        taken = reply_bytes(session, layer, q)
+        embedded = item.HasField("embeddings")
+        rows = from_tensor(item.embeddings if embedded else item.q, name="embeddings" if embedded else "q")
+        taken = reply_bytes(session, layer, rows)
         check_reply(size + taken, self._most)
+        q, k, v = _projected(session, layer, item, rows) if embedded else _given(item, rows)
         done = exactly_once.step(
             session,
             generation=item.generation,
             position=item.position,
             layer=layer,
             q=q,
-            k=from_tensor(item.k, name="k"),
-            v=from_tensor(item.v, name="v"),
+            k=k,
+            v=v,
             return_lse=item.return_lse,
             options=options_from_message(item.options) if item.HasField("options") else None,
         )
@@ -98,6 +100,21 @@ class Stepping:
         else:
             _fill(result, session, done)
         return taken
+
+
+def _given(item: pb.StepItem, q: Floats) -> tuple[Floats, Floats, Floats]:
+    return q, from_tensor(item.k, name="k"), from_tensor(item.v, name="v")
+
+
+def _projected(
+    session: DecoderSession, layer: int, item: pb.StepItem, x: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """What the stream's projections make of embeddings. The rules compare it, as stored: a repeated token's
+    bytes are the same ones, even in a request that is cut otherwise."""
+    if any(item.HasField(name) for name in ("q", "k", "v")):
+        raise InvalidRequest("an item has embeddings, or q, k and v; got both", field="embeddings")
+    exactly_once.check_generation(session, item.generation)  # a stale request is not worth the products
+    return session.projections.project(session.spec, layer, x, name="embeddings")
 
 
 def _carry_out(waiting: dict[DecoderSession, _Waiting]) -> None:

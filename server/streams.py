@@ -14,6 +14,7 @@ from typing import Final
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import InvalidRequest, QuotaExceeded, StreamClosed, StreamNotFound
+from rondel.decoder.projection import NO_PROJECTIONS, Projections
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup, StreamSpec
 from rondel.server.bounds import check_id
@@ -69,19 +70,22 @@ class StreamRegistry:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def open(self, spec: StreamSpec, request_id: str) -> Entry:
+    def open(self, spec: StreamSpec, request_id: str, projections: Projections = NO_PROJECTIONS) -> Entry:
         """A new stream, or the one that the first request of this id opened.
 
         Raises:
-            InvalidRequest: the id was used with another specification.
+            InvalidRequest: the id was used with another specification, or other projections.
+            InvalidLayer, InvalidShape: the projections do not fit the specification.
             QuotaExceeded: there are ``max_streams`` already.
             BudgetExceeded: the arena has no room.
         """
         earlier = self._opened.get(request_id) if request_id else None
         if earlier is not None:
-            if not _same(earlier.session.spec, spec):
+            session = earlier.session
+            if not (_same(session.spec, spec) and session.projections is projections):
                 raise InvalidRequest(
-                    f"request_id {request_id!r} has opened a stream of another specification",
+                    f"request_id {request_id!r} has opened a stream of another specification, or with other "
+                    f"projections",
                     field="request_id",
                 )
             earlier.last_used = self.clock()
@@ -91,7 +95,7 @@ class StreamRegistry:
                 f"{len(self._entries)} streams are open, the limit is {self.max_streams}",
                 limit=self.max_streams,
             )
-        session = DecoderSession(spec, self.arena)
+        session = DecoderSession(spec, self.arena, projections=projections)
         entry = Entry(secrets.token_urlsafe(18), session, request_id, self.clock())
         self._entries[entry.handle] = entry
         if request_id:

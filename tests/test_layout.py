@@ -18,6 +18,8 @@ PUBLIC = [
     "Explanation",
     "GenerationClient",
     "LayerGroup",
+    "Projection",
+    "Projections",
     "RondelError",
     "Rope",
     "Stream",

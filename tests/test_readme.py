@@ -31,6 +31,11 @@ def test_the_example_in_process_runs(capsys: pytest.CaptureFixture[str]) -> None
     assert (shape, length) == ("(2, 1, 9, 64)", "1000")
 
 
+def test_the_example_from_embeddings_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(_example("From embeddings"), "README.md", "exec"), {})
+    assert capsys.readouterr().out == "(5, 4, 16) 5\n"
+
+
 async def test_the_example_over_the_wire_runs(capsys: pytest.CaptureFixture[str]) -> None:
     from rondel.server.app import Server
     from rondel.server.config import ServerConfig

@@ -76,7 +76,7 @@ def _signature() -> inspect.Signature:
             default=None if field.default is MISSING else field.default,
             # Named, so that a flag has no --no- twin.
             annotation=Annotated[
-                hints[field.name],
+                list[str] if field.default == () else hints[field.name],  # what may be given many times
                 typer.Option(f"--{field.name.replace('_', '-')}", help=notes.get(field.name)),
             ],
         )

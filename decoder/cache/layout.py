@@ -6,8 +6,8 @@ header. Changing anything here or there means a new version.
 
 Page header (32 bytes, last in the page, little-endian): magic uint32 · version uint16 · storage uint8 ·
 flags uint8 · position of the token in slot 0 int64 · crc32c of the header uint32 · 12 bytes reserved.
-Checksums, key means and key exponents have their place but are zero in version 1 files of today: the flags
-say which are in force.
+Checksums have their place but are zero in version 1 files of today. Flag 1: key means and exponents are in
+force (``kernels/centre.pxi``).
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ class RingLayout:
                 self.page.tail_offset,
                 sink.run_bytes if sink else 0,
                 sink.tail_offset if sink else 0,
+                int(self.group.centring),
             ],
             dtype=np.int64,
         )

@@ -90,7 +90,8 @@ class Kernels(Protocol):
 
     def scores(self, query: Query, into: Floats, column_first: int) -> None:
         """q·k·scale of what each row sees, before softcap, bias and masks: into [N, Hq, columns], column m
-        for position ``column_first`` + m. Other cells stay as they are; the query's out and lse are not used."""
+        for position ``column_first`` + m. Other cells stay as they are; out and lse of the query are not
+        used."""
 
     def in_range(self, x: Floats, limit: float) -> bool:
         """Whether every element of x [n] is a number of magnitude at most ``limit``."""

@@ -1,6 +1,8 @@
 # One tier: the shared kernel source, compiled with this module's flags (setup.py).
 include "geometry.pxi"
 include "store.pxi"
+include "centre.pxi"
+include "place.pxi"
 include "softmax.pxi"
 include "block.pxi"
 include "products.pxi"

@@ -57,7 +57,8 @@ cdef void merge_page(
             vf_store(acc + c, vf_fma(value, unit, vf_mul(vf_load(acc + c), old_factor)))
 
 # next_run: what the block will read after this page, to be fetched while the values are summed.
-cdef void attend_page(const Geometry* g, Page* page, Block* b, const char* next_run) noexcept nogil:
+cdef void attend_page(const Item* item, Page* page, Block* b, const char* next_run) noexcept nogil:
+    cdef const Geometry* g = &item.g
     cdef int start = PAGE_SLOTS, end = 0
     cdef const char* run = page.at + b.head * page.run
     cdef const char* values = run + key_bytes(g, page.slots)
@@ -71,8 +72,10 @@ cdef void attend_page(const Geometry* g, Page* page, Block* b, const char* next_
         return
     start = start & ~15
     end = (end + 15) & ~15
-    if whole_numbers:
-        fetch_ahead(values + value_bytes(g, page.slots), 4 * page.slots)    # scales
+    if whole_numbers:   # scales and centre, which are wanted first
+        fetch_ahead(next_run + key_bytes(g, PAGE_SLOTS) + value_bytes(g, PAGE_SLOTS), 4 * PAGE_SLOTS + 3 * g.key_pad)
+    if g.centring:
+        centre_queries(g, b, centre_at(g, page, b.head), item.scale * <float>1.4426950408889634)
     score_page(g, run, start, end, values, b.queries, b.rows, <void*>b.products if whole_numbers else b.scores,
                &b.product)
     b.ahead.at, b.ahead.bytes = values, FETCH_LINES * LANES * 4
@@ -172,7 +175,7 @@ cdef void attend_sinks(const Item* item, Block* b) noexcept nogil:
         hide_biased(item, b)
     if item.q_sinks != NULL:
         load_queries(item, b, item.q_sinks)
-    attend_page(g, &page, b, page.at + b.head * page.run)
+    attend_page(item, &page, b, page.at + b.head * page.run)
     if item.q_sinks != NULL:
         load_queries(item, b, item.q)
     b.sink_page = False
@@ -194,4 +197,4 @@ cdef void attend_range(const Item* item, int64_t number, Block* b) noexcept nogi
         if item.bias != NULL:
             hide_biased(item, b)
         following = page_at(g, item.base, item.table, 1 + (ring_page + 1) % ring_pages)
-        attend_page(g, &page, b, following.at + b.head * following.run)
+        attend_page(item, &page, b, following.at + b.head * following.run)

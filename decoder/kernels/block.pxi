@@ -65,6 +65,9 @@ cdef struct Block:
     float* edit             # [PAGE_SLOTS] what is added to one row's
     char* queries           # [BLOCK_ROWS] rows of query_steps int16 (row_store), or [BLOCK_ROWS][Kp] float32
     char* fine_queries      # [BLOCK_ROWS] rows: what rounding took, in 1/QUERY_FINE_UNITS (int8)
+    float* plain_queries    # [BLOCK_ROWS][query_steps] float32, as they came (centred keys)
+    int8_t* exponents       # [Kp] of the page that the queries are scaled for
+    float* offset           # [BLOCK_ROWS] query · mean of the page at hand, in units of log2
     float* row_scale        # [BLOCK_ROWS] score = product · row_scale (· key scale), in units of log2
     float* coarseness       # [BLOCK_ROWS] the most that rounding can take from a score, per unit of key scale
     int32_t* products       # [BLOCK_ROWS][PAGE_SLOTS] queries · keys
@@ -114,6 +117,7 @@ cdef int64_t block_layout(const Geometry* g, int rows, char* memory, Block* b) n
     b.page_sum = <float*>carve(&at, numbers)
     b.page_unit = <float*>carve(&at, numbers)
     b.few = <float*>carve(&at, numbers)
+    b.offset = <float*>carve(&at, numbers)
     b.largest_key = <float*>carve(&at, numbers)
     b.old_factor = <float*>carve(&at, numbers)
     b.new_factor = <float*>carve(&at, numbers)
@@ -122,6 +126,8 @@ cdef int64_t block_layout(const Geometry* g, int rows, char* memory, Block* b) n
     b.scores = <float*>carve(&at, 4 * slots)
     b.sums = carve(&at, 4 * rows * g.value_pad)
     if g.storage == STORE_INT8:
+        b.exponents = <int8_t*>carve(&at, g.key_pad)
+        b.plain_queries = <float*>carve(&at, 4 * rows * <int64_t>g.query_steps)
         b.fine_queries = carve(&at, 2 * rows * <int64_t>g.query_steps)
         b.products = <int32_t*>carve(&at, 4 * slots)
         b.fine_products = <int32_t*>carve(&at, 4 * slots)
@@ -157,27 +163,41 @@ cdef inline void merge_factors(float most, float new_most, float* old_factor, fl
 # Padding is zero.
 cdef void load_queries(const Item* item, Block* b, const float* q) noexcept nogil:
     cdef const Geometry* g = &item.g
-    cdef float scale = item.scale
-    cdef int units = ROW_LIMIT if g.key_pad <= 512 else ROW_LIMIT // 2
     cdef float log2e = <float>1.4426950408889634
     cdef float[1024 + 16] padded
-    cdef float largest
-    cdef vf most, factor, exact, rest
-    cdef vf fine_units = vf_set(QUERY_FINE_UNITS)
-    cdef vi whole
     cdef int64_t flat
     cdef const float* row
-    cdef int r, i
+    cdef int r
     for r in range(b.rows):
         flat = b.start + r
+        b.offset[r] = 0.0
         b.position[r] = item.first + flat // g.group * item.row_step
         row = q + ((flat // g.group) * g.kv_heads * g.group + b.head * g.group + flat % g.group) * g.key_dim
         memcpy(padded, row, 4 * g.key_dim)
         memset(padded + g.key_dim, 0, 4 * (g.query_steps - g.key_dim))
         if g.storage == STORE_FLOAT32:
             memcpy(<float*>b.queries + r * g.key_pad, padded, 4 * g.key_pad)
-            b.row_scale[r] = scale * log2e
-            continue
+            b.row_scale[r] = item.scale * log2e
+        else:
+            memcpy(b.plain_queries + <int64_t>r * g.query_steps, padded, 4 * g.query_steps)
+    if g.storage == STORE_INT8:
+        memset(b.exponents, 0, g.key_pad)
+        quantise_queries(g, b, item.scale * log2e)
+
+# plain_queries, scaled by the powers in force, to queries, fine_queries, row_scale and coarseness.
+cdef void quantise_queries(const Geometry* g, Block* b, float scale) noexcept nogil:
+    cdef int units = ROW_LIMIT if g.key_pad <= 512 else ROW_LIMIT // 2
+    cdef float[1024 + 16] padded
+    cdef float largest
+    cdef vf most, factor, exact, rest
+    cdef vf fine_units = vf_set(QUERY_FINE_UNITS)
+    cdef vi whole
+    cdef int r, i
+    for r in range(b.rows):
+        memcpy(padded, b.plain_queries + <int64_t>r * g.query_steps, 4 * g.query_steps)
+        for i in range(g.key_pad):
+            if b.exponents[i]:
+                padded[i] = ldexpf(padded[i], b.exponents[i])
         most = vf_set(<float>1e-30)     # keeps the factor finite; so small a query scores zero anyway
         for i from 0 <= i < g.query_steps by LANES:
             most = vf_max(most, vf_abs(vf_load(padded + i)))
@@ -192,5 +212,23 @@ cdef void load_queries(const Item* item, Block* b, const float* q) noexcept nogi
             rest = vf_add(rest, vf_abs(exact))
             row_store(<int8_t*>b.fine_queries + 2 * <int64_t>r * g.query_steps, g.query_steps, i,
                       vi_round(vf_mul(exact, fine_units)))
-        b.row_scale[r] = (largest / <float>units) * scale * log2e
+        b.row_scale[r] = (largest / <float>units) * scale
         b.coarseness[r] = vf_hsum(rest) * <float>127.0 * b.row_scale[r]
+
+# Turns the block's queries to a page of centred keys: powers where they are not those in force, and q·mean.
+cdef void centre_queries(const Geometry* g, Block* b, const char* centre, float scale) noexcept nogil:
+    cdef const uint16_t* mean = <const uint16_t*>centre
+    cdef vf zero = vf_set(0.0)
+    cdef vf total, part
+    cdef int r, i
+    if memcmp(b.exponents, centre + 2 * g.key_pad, g.key_pad) != 0:
+        memcpy(b.exponents, centre + 2 * g.key_pad, g.key_pad)
+        quantise_queries(g, b, scale)
+    for r in range(b.rows):
+        total = zero
+        for i from 0 <= i < g.key_pad by LANES:
+            part = vf_from_bf16(mean + i)
+            if i + LANES > g.key_pad:   # exponents follow the means
+                part = vf_within(part, i, 0, g.key_pad, zero)
+            total = vf_fma(part, vf_load(b.plain_queries + <int64_t>r * g.query_steps + i), total)
+        b.offset[r] = vf_hsum(total) * scale

@@ -36,6 +36,7 @@ cdef struct Geometry:
     int64_t ring_tail   # offset of a ring page's tail
     int64_t sink_run
     int64_t sink_tail
+    bint centring       # keys are stored relative to their page's mean
 
 cdef struct Page:
     char* at            # first byte; NULL = not there
@@ -45,8 +46,8 @@ cdef struct Page:
 
 # The order is that of PageLayout.words() in cache/layout.py.
 cdef Geometry geometry_from(const int64_t[::1] words) except *:
-    if words.shape[0] != 15:
-        raise ValueError(f"a geometry has 15 words, got {words.shape[0]}")
+    if words.shape[0] != 16:
+        raise ValueError(f"a geometry has 16 words, got {words.shape[0]}")
     cdef Geometry g
     g.storage = <int>words[0]
     g.kv_heads = <int>words[1]
@@ -64,6 +65,7 @@ cdef Geometry geometry_from(const int64_t[::1] words) except *:
     g.ring_tail = words[12]
     g.sink_run = words[13]
     g.sink_tail = words[14]
+    g.centring = <bint>words[15]
     return g
 
 # table[0] is the sink page, table[1 + i] ring page i: byte offsets from base, -1 = not taken

@@ -9,6 +9,8 @@ cdef void write_page_scores(
     cdef float* row
     cdef int64_t flat, at, column
     cdef int r, t
+    if g.centring:
+        centre_queries(g, b, centre_at(g, page, b.head), item.scale * <float>1.4426950408889634)
     score_page(g, run, 0, page.slots, run, b.queries, b.rows,
                <void*>b.products if g.storage == STORE_INT8 else b.scores, &b.product)
     if g.storage == STORE_INT8:
@@ -20,7 +22,7 @@ cdef void write_page_scores(
         if g.storage == STORE_INT8:
             load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], 0, page.slots, NULL, b.scales)
             scores_i8(b.products + r * PAGE_SLOTS, b.fine_products + r * PAGE_SLOTS, b.scales, b.row_scale[r],
-                      0, page.slots, row)
+                      b.offset[r], 0, page.slots, row)
         else:
             scores_f32(row, b.row_scale[r], b.lo[r], b.hi[r], 0, page.slots)
         flat = b.start + r

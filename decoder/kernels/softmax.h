@@ -79,13 +79,14 @@ ALWAYS void fetch_step(const Ahead *ahead, int vector)
         PREFETCH(ahead->at + vector * ahead->bytes + i);
 }
 
-/* products (and with `fine` fine_products, in 1/QUERY_FINE_UNITS) [PAGE_SLOTS] -> weights: rounded to units, as a row. most: the largest score, in units of
- * log2. Returns the sum of 2^(score - most), as far as possible of what the rounded weights are. `mixed`: some
+/* products (and with `fine` fine_products, in 1/QUERY_FINE_UNITS) [PAGE_SLOTS] -> weights: rounded to units, as a row. offset is added to the
+ * scores, which are in units of log2; most: the largest. Returns the sum of 2^(score - most), as far as possible of what the rounded weights are. `mixed`: some
  * scales are not near the largest. */
-ALWAYS float weigh_page(const int32_t *products, const int32_t *fine_products, float row_scale, const PageScales *scales, int8_t *weights,
-                        float *most, const Ahead *ahead, const int mixed, const int fine)
+ALWAYS float weigh_page(const int32_t *products, const int32_t *fine_products, float row_scale, float offset,
+                        const PageScales *scales, int8_t *weights, float *most, const Ahead *ahead,
+                        const int mixed, const int fine)
 {
-    const vf scale = vf_set(row_scale), least = vf_set(-126.0f);
+    const vf scale = vf_set(row_scale), shift = vf_set(offset), least = vf_set(-126.0f);
     vf score[PAGE_VECTORS], largest[PAGE_VECTORS / 2];
     vi whole[PAGE_VECTORS];
 #pragma GCC unroll 32
@@ -93,7 +94,7 @@ ALWAYS float weigh_page(const int32_t *products, const int32_t *fine_products, f
         score[i] = vf_from_i32(products + LANES * i);
         if (fine)
             score[i] = vf_fma(vf_from_i32(fine_products + LANES * i), vf_set(1.0f / QUERY_FINE_UNITS), score[i]);
-        score[i] = vf_mul(vf_mul(score[i], vf_load(scales->key + LANES * i)), scale);
+        score[i] = vf_fma(vf_mul(score[i], vf_load(scales->key + LANES * i)), scale, shift);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < PAGE_VECTORS / 2; i++)
@@ -127,13 +128,14 @@ ALWAYS float weigh_page(const int32_t *products, const int32_t *fine_products, f
     return vf_hsum(vf_add(vf_add(rounded[0], rounded[1]), vf_add(exact[0], exact[1])));
 }
 
-static float weigh_whole_page(const int32_t *products, const int32_t *fine_products, float row_scale,
+static float weigh_whole_page(const int32_t *products, const int32_t *fine_products, float row_scale, float offset,
                               const PageScales *scales, int8_t *weights, float *most, const Ahead *ahead)
 {
     if (fine_products)
-        return weigh_page(products, fine_products, row_scale, scales, weights, most, ahead, 1, 1);
-    return scales->mixed ? weigh_page(products, 0, row_scale, scales, weights, most, ahead, 1, 0)
-                         : weigh_page(products, 0, row_scale, scales, weights, most, ahead, 0, 0);
+        return weigh_page(products, fine_products, row_scale, offset, scales, weights, most, ahead, 1, 1);
+    if (scales->mixed)
+        return weigh_page(products, 0, row_scale, offset, scales, weights, most, ahead, 1, 0);
+    return weigh_page(products, 0, row_scale, offset, scales, weights, most, ahead, 0, 0);
 }
 
 #endif

@@ -48,7 +48,7 @@ cdef extern from "softmax.h":
         const uint16_t*, const uint16_t*, int, int, int, int, const float*, PageScales*
     ) noexcept nogil
     float weigh_whole_page(
-        const int32_t*, const int32_t*, float, const PageScales*, int8_t*, float*, const Ahead*
+        const int32_t*, const int32_t*, float, float, const PageScales*, int8_t*, float*, const Ahead*
     ) noexcept nogil
     void fetch_step(const Ahead*, int) noexcept nogil
 
@@ -57,11 +57,11 @@ cdef extern from "softmax.h":
 # the largest score.
 cdef float scores_i8(
     const int32_t* products, const int32_t* fine_products, const PageScales* scales, float row_scale,
-    int start, int end, float* scores
+    float offset, int start, int end, float* scores
 ) noexcept nogil:
     cdef vf hidden = vf_set(-INFINITY)
     cdef vf most = hidden
-    cdef vf scale = vf_set(row_scale)
+    cdef vf scale = vf_set(row_scale), shift = vf_set(offset)
     cdef vf fine_unit = vf_set(<float>1.0 / <float>QUERY_FINE_UNITS)
     cdef vf s
     cdef int t
@@ -69,7 +69,8 @@ cdef float scores_i8(
         s = vf_from_i32(products + t)
         if fine_products != NULL:
             s = vf_fma(vf_from_i32(fine_products + t), fine_unit, s)
-        s = vf_within(vf_mul(vf_mul(s, vf_load(scales.key + t)), scale), t, scales.lo, scales.hi, hidden)
+        s = vf_fma(vf_mul(s, vf_load(scales.key + t)), scale, shift)
+        s = vf_within(s, t, scales.lo, scales.hi, hidden)
         vf_store(scores + t, s)
         most = vf_max(most, s)
     return vf_hmax(most)

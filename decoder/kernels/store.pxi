@@ -146,108 +146,10 @@ cdef void get_row(const Geometry* g, Page* page, int head, int slot, bint is_key
             memcpy(cells + 64 * i, at, 64)
         at += tile
 
-# A page begins a new lap when its slot 0 is written. Centring is not in force yet: mean 0, exponents 0.
-cdef void begin_page(const Geometry* g, Page* page, int64_t position) noexcept nogil:
-    cdef char* header = page.at + page.tail + 4 * page.slots
-    cdef uint32_t magic = PAGE_MAGIC
-    cdef uint16_t version = FORMAT_VERSION
-    cdef int head
-    cdef char* run
-    if g.storage == STORE_INT8:
-        for head in range(g.kv_heads):
-            run = page.at + head * page.run
-            memset(run + key_bytes(g, page.slots) + value_bytes(g, page.slots) + 4 * page.slots, 0,
-                   3 * g.key_pad)
-    memset(page.at + page.tail, 0, 4 * page.slots + 32)
-    memcpy(header, &magic, 4)
-    memcpy(header + 4, &version, 2)
-    header[6] = <char>g.storage
-    memcpy(header + 8, &position, 8)
-
 cdef bint row_equal(const Geometry* g, int dim, StoredRow* a, StoredRow* b) noexcept nogil:
     if g.storage == STORE_FLOAT32:
         return memcmp(a.cells, b.cells, 4 * dim) == 0
     return a.scale == b.scale and memcmp(a.cells, b.cells, dim) == 0
-
-cdef void load_row(int storage, StoredRow* row, int dim, float* out) noexcept nogil:
-    cdef const int8_t* codes = <const int8_t*>row.cells
-    cdef int c
-    cdef float scale
-    if storage == STORE_FLOAT32:
-        memcpy(out, row.cells, 4 * dim)
-        return
-    scale = scale_value(row.scale)
-    for c in range(dim):
-        out[c] = <float>codes[c] * scale
-
-# Tokens from `position` on, in slots from `slot` on, that have their keys in one tile.
-cdef inline int64_t tile_tokens(const Geometry* g, int64_t position, int slot) noexcept nogil:
-    cdef int64_t tokens = 16 - slot % 16
-    return min(tokens, g.sinks - position) if position < g.sinks else tokens
-
-# k [n, Hkv, Dk], v [n, Hkv, Dv]: tokens at positions first, first + 1, … Head by head within a tile, whose
-# lines then stay in the first-level cache: a token writes into one line per four channels.
-cdef void place_tokens(
-    const Geometry* g, char* base, const int64_t* table, int64_t first, int64_t count,
-    const float* k, const float* v
-) noexcept nogil:
-    cdef StoredRow row
-    cdef Page page
-    cdef int64_t i, end, at
-    cdef int slot = 0
-    cdef int head
-    i = 0
-    while i < count:
-        page = page_at(g, base, table, table_index(g, first + i, &slot))
-        if slot == 0:
-            begin_page(g, &page, first + i)
-        end = min(count, i + tile_tokens(g, first + i, slot))
-        for head in range(g.kv_heads):
-            for at in range(i, end):
-                store_row(g.storage, k + (at * g.kv_heads + head) * g.key_dim, g.key_dim, &row)
-                put_row(g, &page, head, slot + <int>(at - i), True, &row)
-                store_row(g.storage, v + (at * g.kv_heads + head) * g.value_dim, g.value_dim, &row)
-                put_row(g, &page, head, slot + <int>(at - i), False, &row)
-        i = end
-
-# Whether the tokens stored at first, first + 1, … have the bytes that k and v would be stored as.
-cdef bint same_tokens(
-    const Geometry* g, char* base, const int64_t* table, int64_t first, int64_t count,
-    const float* k, const float* v
-) noexcept nogil:
-    cdef StoredRow asked, held
-    cdef Page page
-    cdef int64_t i
-    cdef int slot = 0
-    cdef int head
-    for i in range(count):
-        page = page_at(g, base, table, table_index(g, first + i, &slot))
-        for head in range(g.kv_heads):
-            store_row(g.storage, k + (i * g.kv_heads + head) * g.key_dim, g.key_dim, &asked)
-            get_row(g, &page, head, slot, True, &held)
-            if not row_equal(g, g.key_dim, &asked, &held):
-                return False
-            store_row(g.storage, v + (i * g.kv_heads + head) * g.value_dim, g.value_dim, &asked)
-            get_row(g, &page, head, slot, False, &held)
-            if not row_equal(g, g.value_dim, &asked, &held):
-                return False
-    return True
-
-cdef void read_tokens(
-    const Geometry* g, char* base, const int64_t* table, int64_t first, int64_t count, float* k, float* v
-) noexcept nogil:
-    cdef StoredRow row
-    cdef Page page
-    cdef int64_t i
-    cdef int slot = 0
-    cdef int head
-    for i in range(count):
-        page = page_at(g, base, table, table_index(g, first + i, &slot))
-        for head in range(g.kv_heads):
-            get_row(g, &page, head, slot, True, &row)
-            load_row(g.storage, &row, g.key_dim, k + (i * g.kv_heads + head) * g.key_dim)
-            get_row(g, &page, head, slot, False, &row)
-            load_row(g.storage, &row, g.value_dim, v + (i * g.kv_heads + head) * g.value_dim)
 
 cdef bint all_in_range(const float* x, int64_t count, float limit) noexcept nogil:
     cdef int64_t whole = count - count % LANES

@@ -74,11 +74,11 @@ cdef void weigh_row(Page* page, const uint16_t* scales, Block* b, int r, int sta
     b.page_unit[r] = b.scales.largest_value / <float>ROW_LIMIT
     b.fine[r] = exact
     if b.edits == NULL and not exact and b.hi[r] - b.lo[r] == PAGE_SLOTS:
-        b.page_sum[r] = weigh_whole_page(products, fine_products, b.row_scale[r], b.scales, weights,
+        b.page_sum[r] = weigh_whole_page(products, fine_products, b.row_scale[r], b.offset[r], b.scales, weights,
                                          &b.page_most[r], &b.ahead)
         b.ahead.at += PAGE_SLOTS // LANES * b.ahead.bytes
         return
-    b.page_most[r] = scores_i8(products, fine_products, b.scales, b.row_scale[r], start, end, scores)
+    b.page_most[r] = scores_i8(products, fine_products, b.scales, b.row_scale[r], b.offset[r], start, end, scores)
     if b.edits != NULL:
         b.page_most[r] = edit_scores(b, r, start, end, scores)
         if b.page_most[r] == -INFINITY:

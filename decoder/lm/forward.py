@@ -100,6 +100,7 @@ class LanguageModel:
             sinks=sinks,
             reserve=reserve,
             storage=storage,
+            centring=storage == "int8",
             rope=c.rope,
             max_length=c.context_length if max_length is None else max_length,
         )

@@ -16,7 +16,7 @@ from rondel.decoder.reference.gradients import Gradients, backward, softmax_jaco
 from rondel.decoder.reference.options import Options
 from rondel.decoder.reference.partials import merge_partials
 from rondel.decoder.reference.rotary import rotate
-from rondel.decoder.reference.storage import SMALLEST_SCALE, dequantise, quantise_rows
+from rondel.decoder.reference.storage import SMALLEST_SCALE, dequantise, quantise_rows, store_centred
 from rondel.decoder.reference.summaries import entropy, top_k
 from rondel.decoder.reference.visibility import distances, sink_position, visible
 
@@ -42,6 +42,7 @@ __all__ = [
     "sink_position",
     "softmax",
     "softmax_jacobian",
+    "store_centred",
     "top_k",
     "visible",
     "weighted_sum",

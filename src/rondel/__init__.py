@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.errors import RondelError
+    from rondel.decoder.projection import Projection, Projections
     from rondel.decoder.explanation import Explanation
     from rondel.decoder.options import AttendOptions
     from rondel.decoder.partials import merge_partials
@@ -44,6 +45,8 @@ __all__ = [
     "Explanation",
     "GenerationClient",
     "LayerGroup",
+    "Projection",
+    "Projections",
     "RondelError",
     "Rope",
     "Stream",
@@ -58,6 +61,8 @@ _HOMES = {
     "DecoderSession": "rondel.decoder.session",
     "Explanation": "rondel.decoder.explanation",
     "LayerGroup": "rondel.decoder.spec",
+    "Projection": "rondel.decoder.projection",
+    "Projections": "rondel.decoder.projection",
     "RondelError": "rondel.decoder.errors",
     "Rope": "rondel.decoder.rope",
     "StreamSpec": "rondel.decoder.spec",

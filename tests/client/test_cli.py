@@ -88,6 +88,11 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
         (["demo", "--window", "99999999"], "window must be an integer from 1"),
         (["serve", "--host", "0.0.0.0"], "host must be a loopback address"),
         (["serve", "--no-tcp"], "a server needs a port or a unix_path"),
+        (["serve", "--projections", "file"], "projections must be NAME=FILE"),
+        (
+            ["serve", "--projections", "a=f", "--projections", "a=g"],
+            "projections must have names of their own",
+        ),
         (["serve", "--max-streams", "0"], "max_streams must be an integer from 1"),
     ],
 )
@@ -211,7 +216,7 @@ def test_serve_offers_every_setting_with_its_default() -> None:
     shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300"}).stdout
     for field in fields(ServerConfig):
         line = next(line for line in shown.splitlines() if f"--{field.name.replace('_', '-')} " in line)
-        if field.default not in (None, False):
+        if field.default not in (None, False, ()):
             assert f"[default: {field.default}]" in line
 
 

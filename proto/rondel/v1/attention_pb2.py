@@ -28,7 +28,7 @@ from rondel.v1 import spec_pb2 as rondel_dot_v1_dot_spec__pb2
 from rondel.v1 import tensor_pb2 as rondel_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rondel/v1/attention.proto\x12\trondel.v1\x1a\x17google/rpc/status.proto\x1a\x17rondel/v1/options.proto\x1a\x14rondel/v1/spec.proto\x1a\x16rondel/v1/tensor.proto\"*\n\tStreamRef\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"L\n\x11OpenStreamRequest\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\xdb\x01\n\x12OpenStreamResponse\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x16\n\tmax_chunk\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x62ytes_reserved\x18\x06 \x01(\x03\x12#\n\x04spec\x18\x07 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\x15\n\ridle_lease_ms\x18\x08 \x01(\x03\x42\x0c\n\n_max_chunk\"\xb1\x01\n\x12\x41ppendTokenRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x13\n\x0b\x66irst_layer\x18\x04 \x01(\r\x12\x1c\n\x01k\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01v\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\"X\n\x13\x41ppendTokenResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\x12\x14\n\x0clayer_length\x18\x02 \x01(\x03\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"\x91\x02\n\rAttendRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\r\n\x05layer\x18\x03 \x01(\r\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x01q\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x12\n\nreturn_lse\x18\x06 \x01(\x08\x12)\n\x07options\x18\x07 \x01(\x0b\x32\x18.rondel.v1.AttendOptions\x12\x16\n\x0ereturn_entropy\x18\x08 \x01(\x08\x12\r\n\x05top_k\x18\t \x01(\r\x12\x0f\n\x07\x65xplain\x18\n \x01(\x08\x42\x0b\n\t_position\"\xfa\x01\n\x0e\x41ttendResponse\x12\x1e\n\x03out\x18\x01 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1e\n\x03lse\x18\x02 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x18\n\x10\x63ommitted_length\x18\x03 \x01(\x03\x12\"\n\x07\x65ntropy\x18\x04 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x15\n\rtop_positions\x18\x05 \x03(\x03\x12&\n\x0btop_weights\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12+\n\x0b\x65xplanation\x18\x07 \x01(\x0b\x32\x16.rondel.v1.Explanation\"@\n\x0bStepRequest\x12\r\n\x05layer\x18\x01 \x01(\r\x12\"\n\x05items\x18\x02 \x03(\x0b\x32\x13.rondel.v1.StepItem\"\xef\x01\n\x08StepItem\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x1c\n\x01q\x18\x04 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01k\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01v\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x12\n\nreturn_lse\x18\x07 \x01(\x08\x12)\n\x07options\x18\x08 \x01(\x0b\x32\x18.rondel.v1.AttendOptions\"6\n\x0cStepResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.rondel.v1.StepResult\"\xb3\x01\n\nStepResult\x12\"\n\x06status\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\x12\x1e\n\x03out\x18\x02 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1e\n\x03lse\x18\x03 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x14\n\x0clayer_length\x18\x05 \x01(\x03\x12\x11\n\tduplicate\x18\x06 \x01(\x08\"u\n\x15TruncateStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0e\n\x06length\x18\x03 \x01(\x03\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"F\n\x16TruncateStreamResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x02 \x01(\x03\"M\n\x11SealStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\".\n\x12SealStreamResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\"8\n\x10GetStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\"\xc1\x02\n\x11GetStreamResponse\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x15\n\rlayer_lengths\x18\x05 \x03(\x03\x12\x12\n\nhigh_water\x18\x06 \x01(\x03\x12\x12\n\nmin_length\x18\x07 \x01(\x03\x12\x16\n\tmax_chunk\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x62ytes_reserved\x18\t \x01(\x03\x12\x16\n\x0e\x62ytes_resident\x18\n \x01(\x03\x12\x16\n\x0e\x62its_per_value\x18\x0b \x01(\x01\x12\r\n\x05pages\x18\x0c \x01(\x03\x12\x0e\n\x06sealed\x18\r \x01(\x08\x42\x0c\n\n_max_chunk\"N\n\x12\x43loseStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"G\n\x13\x43loseStreamResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\x12\x16\n\x0e\x62ytes_released\x18\x02 \x01(\x03\"\x16\n\x14GetServerInfoRequest\"\xb7\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0c\n\x04tier\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\'\n\x06limits\x18\x04 \x01(\x0b\x32\x17.rondel.v1.ServerLimits\x12%\n\x06memory\x18\x05 \x01(\x0b\x32\x15.rondel.v1.MemoryInfo\x12\x0f\n\x07streams\x18\x06 \x01(\x03\x12\x0f\n\x07threads\x18\x07 \x01(\r\"\x86\x01\n\x0cServerLimits\x12\x19\n\x11max_message_bytes\x18\x01 \x01(\x03\x12\x13\n\x0bmax_streams\x18\x02 \x01(\x03\x12\x17\n\x0fmax_queue_bytes\x18\x03 \x01(\x03\x12\x16\n\x0emax_step_items\x18\x04 \x01(\x03\x12\x15\n\ridle_lease_ms\x18\x05 \x01(\x03\"@\n\nMemoryInfo\x12\x0e\n\x06\x62udget\x18\x01 \x01(\x03\x12\x10\n\x08reserved\x18\x02 \x01(\x03\x12\x10\n\x08resident\x18\x03 \x01(\x03\x32\xaf\x05\n\x10\x41ttentionService\x12I\n\nOpenStream\x12\x1c.rondel.v1.OpenStreamRequest\x1a\x1d.rondel.v1.OpenStreamResponse\x12L\n\x0b\x41ppendToken\x12\x1d.rondel.v1.AppendTokenRequest\x1a\x1e.rondel.v1.AppendTokenResponse\x12=\n\x06\x41ttend\x12\x18.rondel.v1.AttendRequest\x1a\x19.rondel.v1.AttendResponse\x12\x37\n\x04Step\x12\x16.rondel.v1.StepRequest\x1a\x17.rondel.v1.StepResponse\x12U\n\x0eTruncateStream\x12 .rondel.v1.TruncateStreamRequest\x1a!.rondel.v1.TruncateStreamResponse\x12I\n\nSealStream\x12\x1c.rondel.v1.SealStreamRequest\x1a\x1d.rondel.v1.SealStreamResponse\x12\x46\n\tGetStream\x12\x1b.rondel.v1.GetStreamRequest\x1a\x1c.rondel.v1.GetStreamResponse\x12L\n\x0b\x43loseStream\x12\x1d.rondel.v1.CloseStreamRequest\x1a\x1e.rondel.v1.CloseStreamResponse\x12R\n\rGetServerInfo\x12\x1f.rondel.v1.GetServerInfoRequest\x1a .rondel.v1.GetServerInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rondel/v1/attention.proto\x12\trondel.v1\x1a\x17google/rpc/status.proto\x1a\x17rondel/v1/options.proto\x1a\x14rondel/v1/spec.proto\x1a\x16rondel/v1/tensor.proto\"*\n\tStreamRef\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"a\n\x11OpenStreamRequest\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0bprojections\x18\x14 \x01(\t\"\xdb\x01\n\x12OpenStreamResponse\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x16\n\tmax_chunk\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x62ytes_reserved\x18\x06 \x01(\x03\x12#\n\x04spec\x18\x07 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\x15\n\ridle_lease_ms\x18\x08 \x01(\x03\x42\x0c\n\n_max_chunk\"\xb1\x01\n\x12\x41ppendTokenRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x13\n\x0b\x66irst_layer\x18\x04 \x01(\r\x12\x1c\n\x01k\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01v\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\"X\n\x13\x41ppendTokenResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\x12\x14\n\x0clayer_length\x18\x02 \x01(\x03\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"\x91\x02\n\rAttendRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\r\n\x05layer\x18\x03 \x01(\r\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x01q\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x12\n\nreturn_lse\x18\x06 \x01(\x08\x12)\n\x07options\x18\x07 \x01(\x0b\x32\x18.rondel.v1.AttendOptions\x12\x16\n\x0ereturn_entropy\x18\x08 \x01(\x08\x12\r\n\x05top_k\x18\t \x01(\r\x12\x0f\n\x07\x65xplain\x18\n \x01(\x08\x42\x0b\n\t_position\"\xfa\x01\n\x0e\x41ttendResponse\x12\x1e\n\x03out\x18\x01 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1e\n\x03lse\x18\x02 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x18\n\x10\x63ommitted_length\x18\x03 \x01(\x03\x12\"\n\x07\x65ntropy\x18\x04 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x15\n\rtop_positions\x18\x05 \x03(\x03\x12&\n\x0btop_weights\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12+\n\x0b\x65xplanation\x18\x07 \x01(\x0b\x32\x16.rondel.v1.Explanation\"@\n\x0bStepRequest\x12\r\n\x05layer\x18\x01 \x01(\r\x12\"\n\x05items\x18\x02 \x03(\x0b\x32\x13.rondel.v1.StepItem\"\x96\x02\n\x08StepItem\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x1c\n\x01q\x18\x04 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01k\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01v\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x12\n\nreturn_lse\x18\x07 \x01(\x08\x12%\n\nembeddings\x18\x14 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12)\n\x07options\x18\x08 \x01(\x0b\x32\x18.rondel.v1.AttendOptions\"6\n\x0cStepResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.rondel.v1.StepResult\"\xb3\x01\n\nStepResult\x12\"\n\x06status\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\x12\x1e\n\x03out\x18\x02 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1e\n\x03lse\x18\x03 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x14\n\x0clayer_length\x18\x05 \x01(\x03\x12\x11\n\tduplicate\x18\x06 \x01(\x08\"u\n\x15TruncateStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0e\n\x06length\x18\x03 \x01(\x03\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"F\n\x16TruncateStreamResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x02 \x01(\x03\"M\n\x11SealStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\".\n\x12SealStreamResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\"8\n\x10GetStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\"\xc1\x02\n\x11GetStreamResponse\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x15\n\rlayer_lengths\x18\x05 \x03(\x03\x12\x12\n\nhigh_water\x18\x06 \x01(\x03\x12\x12\n\nmin_length\x18\x07 \x01(\x03\x12\x16\n\tmax_chunk\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x62ytes_reserved\x18\t \x01(\x03\x12\x16\n\x0e\x62ytes_resident\x18\n \x01(\x03\x12\x16\n\x0e\x62its_per_value\x18\x0b \x01(\x01\x12\r\n\x05pages\x18\x0c \x01(\x03\x12\x0e\n\x06sealed\x18\r \x01(\x08\x42\x0c\n\n_max_chunk\"N\n\x12\x43loseStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"G\n\x13\x43loseStreamResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\x12\x16\n\x0e\x62ytes_released\x18\x02 \x01(\x03\"\x16\n\x14GetServerInfoRequest\"\xcc\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0c\n\x04tier\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\'\n\x06limits\x18\x04 \x01(\x0b\x32\x17.rondel.v1.ServerLimits\x12%\n\x06memory\x18\x05 \x01(\x0b\x32\x15.rondel.v1.MemoryInfo\x12\x0f\n\x07streams\x18\x06 \x01(\x03\x12\x0f\n\x07threads\x18\x07 \x01(\r\x12\x13\n\x0bprojections\x18\x14 \x03(\t\"\x86\x01\n\x0cServerLimits\x12\x19\n\x11max_message_bytes\x18\x01 \x01(\x03\x12\x13\n\x0bmax_streams\x18\x02 \x01(\x03\x12\x17\n\x0fmax_queue_bytes\x18\x03 \x01(\x03\x12\x16\n\x0emax_step_items\x18\x04 \x01(\x03\x12\x15\n\ridle_lease_ms\x18\x05 \x01(\x03\"@\n\nMemoryInfo\x12\x0e\n\x06\x62udget\x18\x01 \x01(\x03\x12\x10\n\x08reserved\x18\x02 \x01(\x03\x12\x10\n\x08resident\x18\x03 \x01(\x03\x32\xaf\x05\n\x10\x41ttentionService\x12I\n\nOpenStream\x12\x1c.rondel.v1.OpenStreamRequest\x1a\x1d.rondel.v1.OpenStreamResponse\x12L\n\x0b\x41ppendToken\x12\x1d.rondel.v1.AppendTokenRequest\x1a\x1e.rondel.v1.AppendTokenResponse\x12=\n\x06\x41ttend\x12\x18.rondel.v1.AttendRequest\x1a\x19.rondel.v1.AttendResponse\x12\x37\n\x04Step\x12\x16.rondel.v1.StepRequest\x1a\x17.rondel.v1.StepResponse\x12U\n\x0eTruncateStream\x12 .rondel.v1.TruncateStreamRequest\x1a!.rondel.v1.TruncateStreamResponse\x12I\n\nSealStream\x12\x1c.rondel.v1.SealStreamRequest\x1a\x1d.rondel.v1.SealStreamResponse\x12\x46\n\tGetStream\x12\x1b.rondel.v1.GetStreamRequest\x1a\x1c.rondel.v1.GetStreamResponse\x12L\n\x0b\x43loseStream\x12\x1d.rondel.v1.CloseStreamRequest\x1a\x1e.rondel.v1.CloseStreamResponse\x12R\n\rGetServerInfo\x12\x1f.rondel.v1.GetServerInfoRequest\x1a .rondel.v1.GetServerInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,49 +38,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMREF']._serialized_start=136
   _globals['_STREAMREF']._serialized_end=178
   _globals['_OPENSTREAMREQUEST']._serialized_start=180
-  _globals['_OPENSTREAMREQUEST']._serialized_end=256
-  _globals['_OPENSTREAMRESPONSE']._serialized_start=259
-  _globals['_OPENSTREAMRESPONSE']._serialized_end=478
-  _globals['_APPENDTOKENREQUEST']._serialized_start=481
-  _globals['_APPENDTOKENREQUEST']._serialized_end=658
-  _globals['_APPENDTOKENRESPONSE']._serialized_start=660
-  _globals['_APPENDTOKENRESPONSE']._serialized_end=748
-  _globals['_ATTENDREQUEST']._serialized_start=751
-  _globals['_ATTENDREQUEST']._serialized_end=1024
-  _globals['_ATTENDRESPONSE']._serialized_start=1027
-  _globals['_ATTENDRESPONSE']._serialized_end=1277
-  _globals['_STEPREQUEST']._serialized_start=1279
-  _globals['_STEPREQUEST']._serialized_end=1343
-  _globals['_STEPITEM']._serialized_start=1346
-  _globals['_STEPITEM']._serialized_end=1585
-  _globals['_STEPRESPONSE']._serialized_start=1587
-  _globals['_STEPRESPONSE']._serialized_end=1641
-  _globals['_STEPRESULT']._serialized_start=1644
-  _globals['_STEPRESULT']._serialized_end=1823
-  _globals['_TRUNCATESTREAMREQUEST']._serialized_start=1825
-  _globals['_TRUNCATESTREAMREQUEST']._serialized_end=1942
-  _globals['_TRUNCATESTREAMRESPONSE']._serialized_start=1944
-  _globals['_TRUNCATESTREAMRESPONSE']._serialized_end=2014
-  _globals['_SEALSTREAMREQUEST']._serialized_start=2016
-  _globals['_SEALSTREAMREQUEST']._serialized_end=2093
-  _globals['_SEALSTREAMRESPONSE']._serialized_start=2095
-  _globals['_SEALSTREAMRESPONSE']._serialized_end=2141
-  _globals['_GETSTREAMREQUEST']._serialized_start=2143
-  _globals['_GETSTREAMREQUEST']._serialized_end=2199
-  _globals['_GETSTREAMRESPONSE']._serialized_start=2202
-  _globals['_GETSTREAMRESPONSE']._serialized_end=2523
-  _globals['_CLOSESTREAMREQUEST']._serialized_start=2525
-  _globals['_CLOSESTREAMREQUEST']._serialized_end=2603
-  _globals['_CLOSESTREAMRESPONSE']._serialized_start=2605
-  _globals['_CLOSESTREAMRESPONSE']._serialized_end=2676
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=2678
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=2700
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=2703
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=2886
-  _globals['_SERVERLIMITS']._serialized_start=2889
-  _globals['_SERVERLIMITS']._serialized_end=3023
-  _globals['_MEMORYINFO']._serialized_start=3025
-  _globals['_MEMORYINFO']._serialized_end=3089
-  _globals['_ATTENTIONSERVICE']._serialized_start=3092
-  _globals['_ATTENTIONSERVICE']._serialized_end=3779
+  _globals['_OPENSTREAMREQUEST']._serialized_end=277
+  _globals['_OPENSTREAMRESPONSE']._serialized_start=280
+  _globals['_OPENSTREAMRESPONSE']._serialized_end=499
+  _globals['_APPENDTOKENREQUEST']._serialized_start=502
+  _globals['_APPENDTOKENREQUEST']._serialized_end=679
+  _globals['_APPENDTOKENRESPONSE']._serialized_start=681
+  _globals['_APPENDTOKENRESPONSE']._serialized_end=769
+  _globals['_ATTENDREQUEST']._serialized_start=772
+  _globals['_ATTENDREQUEST']._serialized_end=1045
+  _globals['_ATTENDRESPONSE']._serialized_start=1048
+  _globals['_ATTENDRESPONSE']._serialized_end=1298
+  _globals['_STEPREQUEST']._serialized_start=1300
+  _globals['_STEPREQUEST']._serialized_end=1364
+  _globals['_STEPITEM']._serialized_start=1367
+  _globals['_STEPITEM']._serialized_end=1645
+  _globals['_STEPRESPONSE']._serialized_start=1647
+  _globals['_STEPRESPONSE']._serialized_end=1701
+  _globals['_STEPRESULT']._serialized_start=1704
+  _globals['_STEPRESULT']._serialized_end=1883
+  _globals['_TRUNCATESTREAMREQUEST']._serialized_start=1885
+  _globals['_TRUNCATESTREAMREQUEST']._serialized_end=2002
+  _globals['_TRUNCATESTREAMRESPONSE']._serialized_start=2004
+  _globals['_TRUNCATESTREAMRESPONSE']._serialized_end=2074
+  _globals['_SEALSTREAMREQUEST']._serialized_start=2076
+  _globals['_SEALSTREAMREQUEST']._serialized_end=2153
+  _globals['_SEALSTREAMRESPONSE']._serialized_start=2155
+  _globals['_SEALSTREAMRESPONSE']._serialized_end=2201
+  _globals['_GETSTREAMREQUEST']._serialized_start=2203
+  _globals['_GETSTREAMREQUEST']._serialized_end=2259
+  _globals['_GETSTREAMRESPONSE']._serialized_start=2262
+  _globals['_GETSTREAMRESPONSE']._serialized_end=2583
+  _globals['_CLOSESTREAMREQUEST']._serialized_start=2585
+  _globals['_CLOSESTREAMREQUEST']._serialized_end=2663
+  _globals['_CLOSESTREAMRESPONSE']._serialized_start=2665
+  _globals['_CLOSESTREAMRESPONSE']._serialized_end=2736
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=2738
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=2760
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=2763
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=2967
+  _globals['_SERVERLIMITS']._serialized_start=2970
+  _globals['_SERVERLIMITS']._serialized_end=3104
+  _globals['_MEMORYINFO']._serialized_start=3106
+  _globals['_MEMORYINFO']._serialized_end=3170
+  _globals['_ATTENTIONSERVICE']._serialized_start=3173
+  _globals['_ATTENTIONSERVICE']._serialized_end=3860
 # @@protoc_insertion_point(module_scope)

@@ -19,12 +19,14 @@ class StreamRef(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class OpenStreamRequest(_message.Message):
-    __slots__ = ("spec", "request_id")
+    __slots__ = ("spec", "request_id", "projections")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
     spec: _spec_pb2.StreamSpec
     request_id: str
-    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    projections: str
+    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., request_id: _Optional[str] = ..., projections: _Optional[str] = ...) -> None: ...
 
 class OpenStreamResponse(_message.Message):
     __slots__ = ("handle", "epoch", "generation", "committed_length", "max_chunk", "bytes_reserved", "spec", "idle_lease_ms")
@@ -123,7 +125,7 @@ class StepRequest(_message.Message):
     def __init__(self, layer: _Optional[int] = ..., items: _Optional[_Iterable[_Union[StepItem, _Mapping]]] = ...) -> None: ...
 
 class StepItem(_message.Message):
-    __slots__ = ("stream", "generation", "position", "q", "k", "v", "return_lse", "options")
+    __slots__ = ("stream", "generation", "position", "q", "k", "v", "return_lse", "embeddings", "options")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +133,7 @@ class StepItem(_message.Message):
     K_FIELD_NUMBER: _ClassVar[int]
     V_FIELD_NUMBER: _ClassVar[int]
     RETURN_LSE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     stream: StreamRef
     generation: int
@@ -139,8 +142,9 @@ class StepItem(_message.Message):
     k: _tensor_pb2.Tensor
     v: _tensor_pb2.Tensor
     return_lse: bool
+    embeddings: _tensor_pb2.Tensor
     options: _options_pb2.AttendOptions
-    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., k: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., v: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ..., options: _Optional[_Union[_options_pb2.AttendOptions, _Mapping]] = ...) -> None: ...
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., k: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., v: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ..., embeddings: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., options: _Optional[_Union[_options_pb2.AttendOptions, _Mapping]] = ...) -> None: ...
 
 class StepResponse(_message.Message):
     __slots__ = ("results",)
@@ -255,7 +259,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "tier", "epoch", "limits", "memory", "streams", "threads")
+    __slots__ = ("version", "tier", "epoch", "limits", "memory", "streams", "threads", "projections")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +267,7 @@ class GetServerInfoResponse(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
+    PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
     version: str
     tier: str
     epoch: int
@@ -270,7 +275,8 @@ class GetServerInfoResponse(_message.Message):
     memory: MemoryInfo
     streams: int
     threads: int
-    def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
+    projections: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ..., projections: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
     __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms")

@@ -130,7 +130,8 @@ class AttentionServiceServicer:
 
     def OpenStream(self, request, context):
         """Opens an empty stream and reserves all the memory that it can come to need. Fails with INVALID_SPEC;
-        BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams.
+        BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams;
+        PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not fit the specification.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,7 +157,8 @@ class AttentionServiceServicer:
     def Step(self, request, context):
         """Stores tokens of one layer in many streams, and attends from the same positions: one decode step of a batch.
         Items are independent: each has its own status, and the call fails as a whole only when the message is
-        malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend.
+        malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
+        PROJECTION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -57,7 +57,8 @@ class AttentionServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AttentionServiceAsyncStub: ...
     OpenStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.OpenStreamRequest, _attention_pb2.OpenStreamResponse]
     """Opens an empty stream and reserves all the memory that it can come to need. Fails with INVALID_SPEC;
-    BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams.
+    BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams;
+    PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not fit the specification.
     """
     AppendToken: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
@@ -71,7 +72,8 @@ class AttentionServiceStub:
     Step: _grpc.UnaryUnaryMultiCallable[_attention_pb2.StepRequest, _attention_pb2.StepResponse]
     """Stores tokens of one layer in many streams, and attends from the same positions: one decode step of a batch.
     Items are independent: each has its own status, and the call fails as a whole only when the message is
-    malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend.
+    malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
+    PROJECTION_NOT_FOUND.
     """
     TruncateStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.TruncateStreamRequest, _attention_pb2.TruncateStreamResponse]
     """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
@@ -121,7 +123,8 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.OpenStreamRequest, _attention_pb2.OpenStreamResponse]  # type: ignore[assignment]
     """Opens an empty stream and reserves all the memory that it can come to need. Fails with INVALID_SPEC;
-    BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams.
+    BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams;
+    PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not fit the specification.
     """
     AppendToken: _aio.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]  # type: ignore[assignment]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
@@ -135,7 +138,8 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     Step: _aio.UnaryUnaryMultiCallable[_attention_pb2.StepRequest, _attention_pb2.StepResponse]  # type: ignore[assignment]
     """Stores tokens of one layer in many streams, and attends from the same positions: one decode step of a batch.
     Items are independent: each has its own status, and the call fails as a whole only when the message is
-    malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend.
+    malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
+    PROJECTION_NOT_FOUND.
     """
     TruncateStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.TruncateStreamRequest, _attention_pb2.TruncateStreamResponse]  # type: ignore[assignment]
     """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
@@ -188,7 +192,8 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_attention_pb2.OpenStreamResponse, _abc.Awaitable[_attention_pb2.OpenStreamResponse]]:
         """Opens an empty stream and reserves all the memory that it can come to need. Fails with INVALID_SPEC;
-        BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams.
+        BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams;
+        PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not fit the specification.
         """
 
     @_abc_1.abstractmethod
@@ -220,7 +225,8 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_attention_pb2.StepResponse, _abc.Awaitable[_attention_pb2.StepResponse]]:
         """Stores tokens of one layer in many streams, and attends from the same positions: one decode step of a batch.
         Items are independent: each has its own status, and the call fails as a whole only when the message is
-        malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend.
+        malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
+        PROJECTION_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod

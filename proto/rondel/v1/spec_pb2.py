@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from rondel.v1 import rope_pb2 as rondel_dot_v1_dot_rope__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14rondel/v1/spec.proto\x12\trondel.v1\x1a\x14rondel/v1/rope.proto\"\xc3\x02\n\nLayerGroup\x12\x0e\n\x06layers\x18\x01 \x03(\r\x12\x13\n\x0bquery_heads\x18\x02 \x01(\r\x12\x10\n\x08kv_heads\x18\x03 \x01(\r\x12\x0f\n\x07key_dim\x18\x04 \x01(\r\x12\x11\n\tvalue_dim\x18\x05 \x01(\r\x12\x13\n\x06window\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05sinks\x18\x07 \x01(\r\x12\x0f\n\x07reserve\x18\x08 \x01(\r\x12\'\n\x07storage\x18\t \x01(\x0e\x32\x16.rondel.v1.StorageType\x12\x12\n\x05scale\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x1d\n\x04rope\x18\x0b \x01(\x0b\x32\x0f.rondel.v1.Rope\x12\x13\n\x06\x63\x61usal\x18\x0c \x01(\x08H\x02\x88\x01\x01\x12\x14\n\x0cwindow_right\x18\r \x01(\rB\t\n\x07_windowB\x08\n\x06_scaleB\t\n\x07_causal\"[\n\nStreamSpec\x12%\n\x06groups\x18\x01 \x03(\x0b\x32\x15.rondel.v1.LayerGroup\x12\x17\n\nmax_length\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_max_length*\\\n\x0bStorageType\x12\x1c\n\x18STORAGE_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11STORAGE_TYPE_INT8\x10\x01\x12\x18\n\x14STORAGE_TYPE_FLOAT32\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14rondel/v1/spec.proto\x12\trondel.v1\x1a\x14rondel/v1/rope.proto\"\xd5\x02\n\nLayerGroup\x12\x0e\n\x06layers\x18\x01 \x03(\r\x12\x13\n\x0bquery_heads\x18\x02 \x01(\r\x12\x10\n\x08kv_heads\x18\x03 \x01(\r\x12\x0f\n\x07key_dim\x18\x04 \x01(\r\x12\x11\n\tvalue_dim\x18\x05 \x01(\r\x12\x13\n\x06window\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05sinks\x18\x07 \x01(\r\x12\x0f\n\x07reserve\x18\x08 \x01(\r\x12\'\n\x07storage\x18\t \x01(\x0e\x32\x16.rondel.v1.StorageType\x12\x12\n\x05scale\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x1d\n\x04rope\x18\x0b \x01(\x0b\x32\x0f.rondel.v1.Rope\x12\x13\n\x06\x63\x61usal\x18\x0c \x01(\x08H\x02\x88\x01\x01\x12\x14\n\x0cwindow_right\x18\r \x01(\r\x12\x10\n\x08\x63\x65ntring\x18\x0e \x01(\x08\x42\t\n\x07_windowB\x08\n\x06_scaleB\t\n\x07_causal\"[\n\nStreamSpec\x12%\n\x06groups\x18\x01 \x03(\x0b\x32\x15.rondel.v1.LayerGroup\x12\x17\n\nmax_length\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_max_length*\\\n\x0bStorageType\x12\x1c\n\x18STORAGE_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11STORAGE_TYPE_INT8\x10\x01\x12\x18\n\x14STORAGE_TYPE_FLOAT32\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rondel.v1.spec_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STORAGETYPE']._serialized_start=476
-  _globals['_STORAGETYPE']._serialized_end=568
+  _globals['_STORAGETYPE']._serialized_start=494
+  _globals['_STORAGETYPE']._serialized_end=586
   _globals['_LAYERGROUP']._serialized_start=58
-  _globals['_LAYERGROUP']._serialized_end=381
-  _globals['_STREAMSPEC']._serialized_start=383
-  _globals['_STREAMSPEC']._serialized_end=474
+  _globals['_LAYERGROUP']._serialized_end=399
+  _globals['_STREAMSPEC']._serialized_start=401
+  _globals['_STREAMSPEC']._serialized_end=492
 # @@protoc_insertion_point(module_scope)

@@ -18,7 +18,7 @@ STORAGE_TYPE_INT8: StorageType
 STORAGE_TYPE_FLOAT32: StorageType
 
 class LayerGroup(_message.Message):
-    __slots__ = ("layers", "query_heads", "kv_heads", "key_dim", "value_dim", "window", "sinks", "reserve", "storage", "scale", "rope", "causal", "window_right")
+    __slots__ = ("layers", "query_heads", "kv_heads", "key_dim", "value_dim", "window", "sinks", "reserve", "storage", "scale", "rope", "causal", "window_right", "centring")
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     QUERY_HEADS_FIELD_NUMBER: _ClassVar[int]
     KV_HEADS_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class LayerGroup(_message.Message):
     ROPE_FIELD_NUMBER: _ClassVar[int]
     CAUSAL_FIELD_NUMBER: _ClassVar[int]
     WINDOW_RIGHT_FIELD_NUMBER: _ClassVar[int]
+    CENTRING_FIELD_NUMBER: _ClassVar[int]
     layers: _containers.RepeatedScalarFieldContainer[int]
     query_heads: int
     kv_heads: int
@@ -45,7 +46,8 @@ class LayerGroup(_message.Message):
     rope: _rope_pb2.Rope
     causal: bool
     window_right: int
-    def __init__(self, layers: _Optional[_Iterable[int]] = ..., query_heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., key_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., window: _Optional[int] = ..., sinks: _Optional[int] = ..., reserve: _Optional[int] = ..., storage: _Optional[_Union[StorageType, str]] = ..., scale: _Optional[float] = ..., rope: _Optional[_Union[_rope_pb2.Rope, _Mapping]] = ..., causal: _Optional[bool] = ..., window_right: _Optional[int] = ...) -> None: ...
+    centring: bool
+    def __init__(self, layers: _Optional[_Iterable[int]] = ..., query_heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., key_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., window: _Optional[int] = ..., sinks: _Optional[int] = ..., reserve: _Optional[int] = ..., storage: _Optional[_Union[StorageType, str]] = ..., scale: _Optional[float] = ..., rope: _Optional[_Union[_rope_pb2.Rope, _Mapping]] = ..., causal: _Optional[bool] = ..., window_right: _Optional[int] = ..., centring: _Optional[bool] = ...) -> None: ...
 
 class StreamSpec(_message.Message):
     __slots__ = ("groups", "max_length")

@@ -78,6 +78,7 @@ def _group_to_message(group: LayerGroup, in_force: bool) -> spec_pb2.LayerGroup:
         # The default is not written, so that a server that does not know the field is told nothing of it.
         causal=None if group.causal and not in_force else group.causal,
         window_right=group.window_right,
+        centring=group.centring,
     )
 
 
@@ -100,4 +101,5 @@ def _group_from_message(message: spec_pb2.LayerGroup) -> LayerGroup:
         rope=rope_from_message(message.rope) if message.HasField("rope") else None,
         causal=message.causal if message.HasField("causal") else True,
         window_right=message.window_right,
+        centring=message.centring,
     )
