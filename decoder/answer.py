@@ -15,7 +15,7 @@ from rondel.decoder.options import AttendOptions, checked_options
 from rondel.decoder.rows import QueryRows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would cost a microsecond of every call
 class Question:
     """Query rows at their place in a layer that holds ``held`` tokens."""
 

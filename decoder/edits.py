@@ -15,10 +15,8 @@ from rondel.decoder.spec import LayerGroup
 Kind = TypeVar("Kind", bound=np.generic)
 
 
-def sight_of(group: LayerGroup, held: int) -> Sight | None:
-    """What rows of a layer that holds so many tokens see to the right; None = nothing, they are causal."""
-    if group.causal:
-        return None
+def sight_of(group: LayerGroup, held: int) -> Sight:
+    """What rows that are not causal see of a layer that holds so many tokens."""
     # Not beyond what there is: the kernels refuse more positions than the ring has slots.
     return (min(group.window_right, held), held, 1) if group.placed else (0, held, 0)
 

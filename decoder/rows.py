@@ -75,9 +75,10 @@ class QueryRows:
         if held == 0:
             self.out[...], self.lse[...] = 0.0, -np.inf
             return None
-        sight, edits, scale = sight_of(group, held), None, group.score_scale
-        if not group.placed:
-            first = held - 1
+        sight, edits, scale = None, None, group.score_scale
+        if not group.causal:
+            sight = sight_of(group, held)
+            first = first if group.placed else held - 1
         if options is not None:
             edits = edits_of(options, self.of_call, *reach(group, first, len(self.q), held))
             scale = options.score_scale(group)

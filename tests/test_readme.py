@@ -31,6 +31,11 @@ def test_the_example_in_process_runs(capsys: pytest.CaptureFixture[str]) -> None
     assert (shape, length) == ("(2, 1, 9, 64)", "1000")
 
 
+def test_the_example_of_options_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(_example("Masks, memories, and a look inside"), "README.md", "exec"), {})
+    assert capsys.readouterr().out == "(5, 8, 3) True\n"
+
+
 def test_the_example_from_embeddings_runs(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(_example("From embeddings"), "README.md", "exec"), {})
     assert capsys.readouterr().out == "(5, 4, 16) 5\n"

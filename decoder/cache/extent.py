@@ -176,7 +176,7 @@ class StreamExtent:
             InvalidRequest: such rows were given a position.
             SequenceGap, WindowEvicted: as :meth:`check_window` does.
         """
-        held = self.layer_length(layer)
+        held = self._lengths[layer]
         if not self._spec.group(layer).placed:
             if position is not None:
                 raise InvalidRequest(

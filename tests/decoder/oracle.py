@@ -59,11 +59,12 @@ class Case:
     scale: float | None = None
     causal: bool = True
     window_right: int = 0
+    centring: bool = False
 
     def __str__(self) -> str:
         (hq, hkv), (dk, dv) = self.heads, self.dims
         shape = f"{self.tier}-{self.storage}-heads{hq}:{hkv}-dims{dk}:{dv}"
-        sides = "" if self.causal else f"-right{self.window_right}"
+        sides = ("" if self.causal else f"-right{self.window_right}") + "-centred" * self.centring
         return f"{shape}-W{self.window}-S{self.sinks}-R{self.reserve}{sides}"
 
     @property
@@ -95,6 +96,7 @@ class Case:
             scale=self.scale,
             causal=self.causal,
             window_right=self.window_right,
+            centring=self.centring,
             max_length=self.max_length,
         )
         return DecoderSession(spec, Arena(budget=256 << 20) if arena is None else arena, tier=self.tier)

@@ -27,6 +27,8 @@ def explained(asked: Asked, kind: str) -> tuple[Explanation, reference.Stages]:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("tier", "storage"), ENGINES)
 def test_every_stage_is_the_references(place: str, tier: str, storage: str) -> None:
+    if place == "centred" and storage != "int8":
+        return  # there is no such thing
     case = Case(tier=tier, storage=storage, heads=(6, 2), **PLACES[place])
     stream = Stream(case).grow(LENGTHS[place])
     for rows in (1, 7):
