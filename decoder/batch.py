@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 
 from rondel.decoder.arrays import Floats
 from rondel.decoder.cache.undo import Undo
 from rondel.decoder.call import LayerCall
 from rondel.decoder.kernels import Kernels, Query
+from rondel.decoder.options import AttendOptions
 from rondel.decoder.session import DecoderSession
 
 
@@ -23,6 +25,7 @@ class Step:
     q: Floats
     k: Floats
     v: Floats
+    options: AttendOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +78,17 @@ def _begin(number: int, step: Step, stack: ExitStack) -> _Begun | StepResult:
     """Take the session's turn and store the tokens, both until ``stack`` ends."""
     session = step.session
     stack.enter_context(session._turn)
-    rings = session._ring(step.layer)
-    call = LayerCall.of_step(step.layer, rings, step.q, step.k, step.v, session._kernels)
-    parts = list(session._parts([call]))
-    undo = stack.enter_context(session._undo([call]))
+    writer, rings = session._writer, session._ring(step.layer)
+    call = LayerCall.of_step(step.layer, rings, step.q, step.k, step.v, step.options, session._kernels)
+    parts = writer.parts([call])
+    part = next(parts, slice(0, 0))
+    undo = stack.enter_context(writer.undo([call]))
     try:
-        if len(parts) > 1:  # a one-layer stream that wraps within the step
-            session._apply([call])
+        if part.stop < len(call.k):  # a one-layer stream that wraps within the step, or a long one
+            writer.carry_out([call], chain([part], parts))
             return _result(call)
-        whole = slice(0, len(call.k))
-        first = session._place(call, whole)
-        return _Begun(number, session, call, undo, first, call.queries(session._arena.base, first, whole))
+        first = writer.place(call, part)
+        return _Begun(number, session, call, undo, first, call.queries(session._arena.base, first, part))
     except Exception:
         undo.restore()
         raise
@@ -105,6 +108,11 @@ def _attend(kernels: Kernels, together: Sequence[_Begun]) -> list[Exception | No
 
 
 def _end(item: _Begun, error: Exception | None) -> StepResult | Exception:
+    if error is None:
+        try:
+            item.call.finish()
+        except Exception as late:  # noqa: BLE001 - it is the answer to this step
+            error = late
     if error is not None:
         item.undo.restore()
         return error

@@ -8,9 +8,10 @@ from typing import Self
 
 import numpy as np
 
-from rondel.decoder.arrays import Floats, check_array, check_queries
+from rondel.decoder.arrays import Floats, check_array, check_queries, empty_results
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.kernels import Kernels, Query
+from rondel.decoder.options import AttendOptions, checked_options
 from rondel.decoder.rows import QueryRows, positions_from
 
 
@@ -44,13 +45,49 @@ class LayerCall:
 
     @classmethod
     def of_step(
-        cls, layer: int, rings: GroupRings, q: Floats, k: Floats, v: Floats, kernels: Kernels
+        cls,
+        layer: int,
+        rings: GroupRings,
+        q: Floats,
+        k: Floats,
+        v: Floats,
+        options: AttendOptions | None,
+        kernels: Kernels,
     ) -> Self:
-        """A call that also answers q [n, Hq, Dk]. Raises InvalidShape, ValueRange."""
+        """A call that also answers q [n, Hq, Dk]. Raises InvalidShape, ValueRange, InvalidRequest."""
         call = cls.of_tokens(layer, rings, k, v, kernels)
         q = check_queries(rings.group, q, len(call.k), kernels)
-        call.asked.append(QueryRows.of(rings.group, q))
+        call.asked.append(QueryRows.of(rings.group, q, checked_options(options)))
         return call
+
+    @staticmethod
+    def ask_stack(
+        calls: Sequence[LayerCall], q: Floats, options: AttendOptions | None, kernels: Kernels
+    ) -> Floats:
+        """Have the calls of a stack answer q [layers, n, Hq, Dk] too; where the answers will be, [layers, n,
+        Hq, Dv]. Raises InvalidShape, ValueRange, InvalidRequest."""
+        group, tokens = calls[0].rings.group, len(calls[0].k)
+        shape = (len(calls), tokens, group.query_heads, group.key_dim)
+        q = check_array("q", q, shape, kernels)
+        out, lse = empty_results(group, tokens, len(calls))
+        options = checked_options(options)
+        for call, *arrays in zip(calls, q, out, lse, strict=True):
+            if options is not None:
+                options.check(call.rings.group, tokens)
+            call.asked.append(QueryRows(*arrays, options))
+        return out
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a row sees tokens that come after it in the call: then it cannot be cut."""
+        return bool(self.asked) and not self.rings.group.causal
+
+    def settle(self, first: int) -> None:
+        """Turn what came to positions from ``first`` on. Raises InvalidShape for options that do not cover
+        what the rows see from there. Once only."""
+        for rows in self.asked:
+            rows.check(self.rings.group, first, first + len(self.k))
+        self.rotate(first)
 
     def rotate(self, first: int) -> None:
         """Turn keys and queries to positions from ``first`` on, if the group has a rope. Once only."""
@@ -67,5 +104,13 @@ class LayerCall:
             rows.turned(np.ascontiguousarray(turned[:, start:end]), group, positions)
 
     def queries(self, base: int, first: int, part: slice) -> list[Query]:
-        """A part of what was asked, for the kernels: rows at ``first`` and on, the arena at ``base``."""
-        return [rows.part(part).query(self.rings, self.layer, base, first) for rows in self.asked]
+        """A part of what was asked, for the kernels: rows at ``first`` and on, the last of them the layer's
+        last token; the arena at ``base``."""
+        held = first + part.stop - part.start
+        asked = (rows.part(part).query(self.rings, self.layer, base, first, held) for rows in self.asked)
+        return [query for query in asked if query is not None]
+
+    def finish(self) -> None:
+        """What is left to do once the kernels have answered all parts."""
+        for rows in self.asked:
+            rows.finish()

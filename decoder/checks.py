@@ -1,10 +1,12 @@
-"""Checks of the numbers in a description: each names the field that is wrong and what would be right."""
+"""Checks of the numbers in descriptions and calls: each names what is wrong and what would be right."""
 
 from __future__ import annotations
 
 import math
+import operator
+from typing import SupportsIndex
 
-from rondel.decoder.errors import InvalidSpec
+from rondel.decoder.errors import InvalidRequest, InvalidSpec
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:
@@ -26,3 +28,19 @@ def real(name: str, value: object, low: float, high: float, *, above: bool = Fal
         bounds = f"in ({low:g}, {high:g}]" if above else f"from {low:g} to {high:g}"
         raise InvalidSpec(f"{name} must be {bounds}, got {value!r}", field=name)
     return number
+
+
+def integer(name: str, value: object, *, least: int | None = None) -> int:
+    """``value`` as an int, if it is a whole number (NumPy's included), no bool, and not below ``least``.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
+    if type(value) is int and (least is None or value >= least):
+        return value  # the usual case, on every call's path; the protocol check below takes microseconds
+    if not isinstance(value, bool) and isinstance(value, SupportsIndex):
+        number = operator.index(value)
+        if least is None or number >= least:
+            return number
+    bound = "" if least is None else f" of at least {least}"
+    raise InvalidRequest(f"{name} must be an integer{bound}, got {value!r}", field=name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Literal, Self, overload
 
@@ -17,19 +17,19 @@ import numpy as np
 
 from rondel.decoder import kernels
 from rondel.decoder import pool as pool  # sizes the kernels' threads at import
-from rondel.decoder.arrays import Floats, check_array, check_queries, empty_results, stacked_layers
+from rondel.decoder.answer import Question
+from rondel.decoder.arrays import Floats, stacked_layers
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.cache.ring import GroupRings
-from rondel.decoder.cache.undo import Undo
 from rondel.decoder.call import LayerCall
-from rondel.decoder.rows import QueryRows
+from rondel.decoder.explanation import Explanation
+from rondel.decoder.options import AttendOptions
 from rondel.decoder.spec import StreamSpec, integer
 from rondel.decoder.stats import SessionStats, stats_of
 from rondel.decoder.turn import Turn
-
-_PIECE: Final = 512
+from rondel.decoder.writer import PIECE, Writer
 
 
 class DecoderSession:
@@ -55,6 +55,7 @@ class DecoderSession:
         self._rings = [GroupRings(layout) for layout in layouts]
         self._extent = StreamExtent(spec, layouts)
         self._turn = Turn()
+        self._writer = Writer(spec, self._extent, self._rings, self._pages, arena, self._kernels)
 
     # --- state ----------------------------------------------------------------------------------------
 
@@ -96,17 +97,13 @@ class DecoderSession:
         """The stream's numbers now."""
         return stats_of(self._extent, self._rings, self._pages, closed=self._turn.closed)
 
-    def chunks(self, tokens: int, *, at_most: int = _PIECE) -> Iterator[slice]:
+    def chunks(self, tokens: int, *, at_most: int = PIECE) -> Iterator[slice]:
         """Cuts a run of new tokens into pieces that every layer may take before the next begins.
 
         ``for part in session.chunks(n): for layer in ...: session.step(layer, q[part], …)``. Each piece
         is computed from the length at that moment.
         """
-        start, tokens, at_most = 0, integer("tokens", tokens), integer("at_most", at_most, least=1)
-        while start < tokens:
-            end = min(tokens, start + min(at_most, self.spec.room(self.length)))
-            yield slice(start, end)
-            start = end
+        return self._writer.chunks(integer("tokens", tokens), integer("at_most", at_most, least=1))
 
     # --- one layer ------------------------------------------------------------------------------------
 
@@ -120,53 +117,92 @@ class DecoderSession:
             MemoryError: the pages that lose an old lap cannot be kept meanwhile; nothing changed.
         """
         with self._turn:
-            self._apply([LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)])
+            self._writer.apply([LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)])
             return self._extent.layer_length(layer)
 
     @overload
-    def attend(self, layer: int, q: Floats, *, position: int | None = None) -> Floats: ...
+    def attend(
+        self, layer: int, q: Floats, *, position: int | None = None, options: AttendOptions | None = None
+    ) -> Floats: ...
     @overload
     def attend(
-        self, layer: int, q: Floats, *, position: int | None = None, return_lse: Literal[True]
+        self,
+        layer: int,
+        q: Floats,
+        *,
+        position: int | None = None,
+        options: AttendOptions | None = None,
+        return_lse: Literal[True],
     ) -> tuple[Floats, Floats]: ...
     def attend(
-        self, layer: int, q: Floats, *, position: int | None = None, return_lse: bool = False
+        self,
+        layer: int,
+        q: Floats,
+        *,
+        position: int | None = None,
+        options: AttendOptions | None = None,
+        return_lse: bool = False,
     ) -> Floats | tuple[Floats, Floats]:
-        """Causal attention of N query rows at ``position``, ``position`` + 1, …; changes nothing.
+        """Attention of N query rows at ``position``, ``position`` + 1, …; changes nothing.
 
-        A row at position p sees the sinks and positions p-W+1 to p as they are stored now; ``position``
-        defaults to the layer's last N. With ``return_lse`` also the natural log of Σ exp(score), [N, Hq];
-        a row that sees nothing gives zeros and -inf.
+        A row at position p sees the sinks and positions p-W+1 to p as they are stored now, in a two-sided
+        window as many to p+window_right as there are; ``position`` defaults to the layer's last N. Where
+        queries have no position (``causal=False`` without a window) it stays None. With ``return_lse`` also
+        the natural log of Σ exp(score), [N, Hq]; a row that sees nothing gives zeros and -inf.
 
         Raises:
-            InvalidLayer, InvalidShape, ValueRange: the arguments are wrong.
+            InvalidLayer, InvalidShape, ValueRange, InvalidRequest: the arguments are wrong.
             SequenceGap: a row lies beyond what the layer holds.
             WindowEvicted: a row's window is no longer whole.
             ForkedProcess: the kernel threads stayed in the process that this one was forked from.
             MemoryError: the kernel finds no working space.
         """
         with self._turn:
-            rings = self._ring(layer)
-            q = check_queries(rings.group, q, None, self._kernels)
-            first = self._extent.layer_length(layer) - len(q) if position is None else position
-            self._extent.check_window(layer, first, len(q))
-            rows = QueryRows.at(rings.group, first, q)
-            self._kernels.attend([rows.query(rings, layer, self._arena.base, first)])
-        return (rows.out, rows.lse) if return_lse else rows.out
+            return self._question(layer, q, position, options).attend(return_lse=return_lse)
+
+    def explain(
+        self, layer: int, q: Floats, *, position: int | None = None, options: AttendOptions | None = None
+    ) -> Explanation:
+        """What :meth:`attend` does with the same arguments: every score and weight, stage by stage.
+
+        Raises what :meth:`attend` raises, and InvalidRequest for more than ``MAX_CELLS`` scores.
+        """
+        with self._turn:
+            return self._question(layer, q, position, options).explain()
 
     @overload
-    def step(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats: ...
+    def step(
+        self, layer: int, q: Floats, k: Floats, v: Floats, *, options: AttendOptions | None = None
+    ) -> Floats: ...
     @overload
     def step(
-        self, layer: int, q: Floats, k: Floats, v: Floats, *, return_lse: Literal[True]
+        self,
+        layer: int,
+        q: Floats,
+        k: Floats,
+        v: Floats,
+        *,
+        options: AttendOptions | None = None,
+        return_lse: Literal[True],
     ) -> tuple[Floats, Floats]: ...
     def step(
-        self, layer: int, q: Floats, k: Floats, v: Floats, *, return_lse: bool = False
+        self,
+        layer: int,
+        q: Floats,
+        k: Floats,
+        v: Floats,
+        *,
+        options: AttendOptions | None = None,
+        return_lse: bool = False,
     ) -> Floats | tuple[Floats, Floats]:
-        """:meth:`append` and :meth:`attend`, applied whole or not at all. Raises what they raise."""
+        """:meth:`append` and :meth:`attend`, applied whole or not at all. Raises what they raise.
+
+        Rows that are not causal see all tokens of the step, so a step cannot be cut: it is ChunkTooLong if
+        a ring cannot take it at once.
+        """
         with self._turn:
-            call = LayerCall.of_step(layer, self._ring(layer), q, k, v, self._kernels)
-            self._apply([call])
+            call = LayerCall.of_step(layer, self._ring(layer), q, k, v, options, self._kernels)
+            self._writer.apply([call])
         (rows,) = call.asked
         return (rows.out, rows.lse) if return_lse else rows.out
 
@@ -180,20 +216,18 @@ class DecoderSession:
         the layers are not level.
         """
         with self._turn:
-            self._apply(self._check_stack(first_layer, k, v))
+            self._writer.apply(self._check_stack(first_layer, k, v))
             return self._extent.layer_length(first_layer)
 
-    def step_all(self, q: Floats, k: Floats, v: Floats, *, first_layer: int = 0) -> Floats:
-        """:meth:`append_all` and attend: q [layers, n, Hq, Dk], result [layers, n, Hq, Dv]."""
+    def step_all(
+        self, q: Floats, k: Floats, v: Floats, *, first_layer: int = 0, options: AttendOptions | None = None
+    ) -> Floats:
+        """:meth:`append_all` and attend: q [layers, n, Hq, Dk], result [layers, n, Hq, Dv]. Every layer has
+        the same options."""
         with self._turn:
             calls = self._check_stack(first_layer, k, v)
-            group, tokens = calls[0].rings.group, len(calls[0].k)
-            shape = (len(calls), tokens, group.query_heads, group.key_dim)
-            q = check_array("q", q, shape, self._kernels)
-            out, lse = empty_results(group, tokens, len(calls))
-            for call, *arrays in zip(calls, q, out, lse, strict=True):
-                call.asked.append(QueryRows(*arrays))
-            self._apply(calls)
+            out = LayerCall.ask_stack(calls, q, options, self._kernels)
+            self._writer.apply(calls)
             return out
 
     # --- life cycle -----------------------------------------------------------------------------------
@@ -255,44 +289,12 @@ class DecoderSession:
     def _ring(self, layer: int) -> GroupRings:
         return self._rings[self.spec.group_index(layer)]
 
+    def _question(
+        self, layer: int, q: Floats, position: int | None, options: AttendOptions | None
+    ) -> Question:
+        rings, base = self._ring(layer), self._arena.base
+        return Question.of(self._extent, layer, rings, q, position, options, self._kernels, base)
+
     def _check_stack(self, first_layer: int, k: Floats, v: Floats) -> list[LayerCall]:
         layers = stacked_layers(self.spec, first_layer, k)
         return LayerCall.of_stack(layers, [self._ring(layer) for layer in layers], k, v, self._kernels)
-
-    def _apply(self, calls: Sequence[LayerCall]) -> None:
-        """Store the tokens of checked calls and attend where there are queries: whole or not at all."""
-        parts = self._parts(calls)
-        with self._undo(calls):
-            for part in parts:
-                for call in calls:
-                    first = self._place(call, part)
-                    self._kernels.attend(call.queries(self._arena.base, first, part))
-                    self._extent.advance(call.layer, first + part.stop - part.start)
-
-    def _undo(self, calls: Sequence[LayerCall]) -> Undo:
-        """A context for carrying out checked calls: if it is left by an exception, nothing has changed."""
-        writes = [(call.rings, call.layer) for call in calls]
-        return Undo(self._extent, self._rings, self._pages, writes, len(calls[0].k))
-
-    def _parts(self, calls: Sequence[LayerCall]) -> Iterator[slice]:
-        """Turns checked calls; the pieces to carry them out in. Raises what ``check_append`` raises."""
-        tokens = len(calls[0].k)
-        first = self._extent.check_append([call.layer for call in calls], tokens)
-        for call in calls:
-            call.rotate(first)
-        # Layers that are all of the stream's advance piece by piece. Mostly there is one.
-        if len(calls) < self.spec.layers or tokens <= min(_PIECE, self.spec.room(self.length)):
-            return iter([slice(0, tokens)])
-        return self.chunks(tokens)
-
-    def _place(self, call: LayerCall, part: slice) -> int:
-        """Claim positions and store a part of a call's tokens there; returns the first position."""
-        first = self._extent.layer_length(call.layer)
-        end = first + part.stop - part.start
-        # The order of stores is the design's: high water, data, and the layer's length after its attend.
-        self._extent.claim(call.layer, end)
-        for rings in self._rings:
-            rings.grow(end, self._pages)
-        words, table = call.rings.words, call.rings.table(call.layer)
-        self._kernels.place(words, self._arena.base, table, first, call.k[part], call.v[part])
-        return first

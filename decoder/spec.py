@@ -7,13 +7,13 @@ S sinks, R reserve.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, SupportsIndex
+from typing import Final
 
+from rondel.decoder.checks import integer as integer  # asked for here by all who count tokens
 from rondel.decoder.checks import real, whole
-from rondel.decoder.errors import InvalidLayer, InvalidRequest, InvalidSpec
+from rondel.decoder.errors import InvalidLayer, InvalidSpec
 from rondel.decoder.rope import MAX_DIM as MAX_DIM  # its limit is one of the limits here
 from rondel.decoder.rope import Rope
 
@@ -35,22 +35,6 @@ MAX_RESERVE: Final = 1 << 20
 MAX_LENGTH: Final = 1 << 48
 """Positions are int64 everywhere; this bound keeps every sum of a few of them far from overflow."""
 MAX_SCALE: Final = 1e4
-
-
-def integer(name: str, value: object, *, least: int | None = None) -> int:
-    """``value`` as an int, if it is a whole number (NumPy's included), no bool, and not below ``least``.
-
-    Raises:
-        InvalidRequest: it is not.
-    """
-    if type(value) is int and (least is None or value >= least):
-        return value  # the usual case, on every call's path; the protocol check below takes microseconds
-    if not isinstance(value, bool) and isinstance(value, SupportsIndex):
-        number = operator.index(value)
-        if least is None or number >= least:
-            return number
-    bound = "" if least is None else f" of at least {least}"
-    raise InvalidRequest(f"{name} must be an integer{bound}, got {value!r}", field=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +62,11 @@ class LayerGroup:
     """Multiplier of q·k; None = 1/√key_dim."""
     rope: Rope | None = None
     """Keys and queries are turned by their positions; None = as they come. A dim of None becomes key_dim."""
+    causal: bool = True
+    """Queries see nothing after their own position. False without a window: every query sees all that is
+    stored and has no position (then no rope); with one: p - window < j <= p + window_right. Takes no sinks."""
+    window_right: int = 0
+    """Positions after its own that a query sees; above 0 only with ``causal=False`` and a window."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, tuple | list | range):
@@ -121,6 +110,30 @@ class LayerGroup:
             if not isinstance(self.rope, Rope):
                 raise InvalidSpec(f"rope must be a Rope or None, got {self.rope!r}", field="rope")
             object.__setattr__(self, "rope", self.rope.of_head(self.key_dim))
+        self._check_sight()
+
+    def _check_sight(self) -> None:
+        if not isinstance(self.causal, bool):
+            raise InvalidSpec(f"causal must be True or False, got {self.causal!r}", field="causal")
+        whole("window_right", self.window_right, 0, MAX_WINDOW)
+        if self.window_right and (self.causal or self.window is None):
+            raise InvalidSpec(
+                f"window_right must be 0 unless causal=False and there is a window, got {self.window_right} "
+                f"with causal={self.causal}, window={self.window}",
+                field="window_right",
+            )
+        if not self.causal and self.sinks:
+            raise InvalidSpec(f"sinks must be 0 with causal=False, got {self.sinks}", field="sinks")
+        if not self.placed and self.rope is not None:
+            raise InvalidSpec(
+                "rope must be None where queries have no position (causal=False without a window), got one",
+                field="rope",
+            )
+
+    @property
+    def placed(self) -> bool:
+        """Whether queries have positions: all do but those that see everything whatever it is."""
+        return self.causal or self.window is not None
 
     @property
     def group_size(self) -> int:
@@ -136,12 +149,12 @@ class LayerGroup:
     def capacity(self) -> int | None:
         """Token slots of the ring, sinks aside; None = it never wraps.
 
-        One page more than window and reserve fill: when a page's first slot is rewritten, nothing of its
-        old lap can be needed any more, whatever is undone or dropped.
+        One page more than both sides of the window and the reserve fill: when a page's first slot is
+        rewritten, nothing of its old lap can be needed any more, whatever is undone or dropped.
         """
         if self.window is None:
             return None
-        return (-(-(self.window + self.reserve) // PAGE_SLOTS) + 1) * PAGE_SLOTS
+        return (-(-(self.window + self.window_right + self.reserve) // PAGE_SLOTS) + 1) * PAGE_SLOTS
 
     @property
     def max_chunk(self) -> int | None:
@@ -200,6 +213,8 @@ class StreamSpec:
         storage: str = "int8",
         scale: float | None = None,
         rope: Rope | None = None,
+        causal: bool = True,
+        window_right: int = 0,
         max_length: int | None = None,
     ) -> StreamSpec:
         """A stream whose layers are all alike; ``value_dim`` defaults to ``head_dim``."""
@@ -216,6 +231,8 @@ class StreamSpec:
             storage=storage,
             scale=scale,
             rope=rope,
+            causal=causal,
+            window_right=window_right,
         )
         return cls(groups=(group,), max_length=max_length)
 

@@ -23,6 +23,7 @@ _DECODER = "rondel.decoder"
 _ERRORS = f"{_DECODER}.errors"
 _SPEC = f"{_DECODER}.spec"
 _ROPE = f"{_DECODER}.rope"
+_OPTIONS = f"{_DECODER}.options"
 
 # Module (the longest prefix that fits rules) -> what of ours it may import, by prefix.
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -39,22 +40,47 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),
     f"{_DECODER}.stats": (f"{_DECODER}.cache",),
-    f"{_DECODER}.rows": (_SPEC, f"{_DECODER}.arrays", f"{_DECODER}.cache", f"{_DECODER}.kernels"),
-    f"{_DECODER}.call": tuple(f"{_DECODER}.{name}" for name in ("arrays", "cache", "kernels", "rows")),
+    f"{_DECODER}.options": (_ERRORS, _SPEC, f"{_DECODER}.checks"),
+    f"{_DECODER}.explanation": (f"{_DECODER}.checks",),
+    f"{_DECODER}.partials": (_ERRORS,),
+    f"{_DECODER}.edits": (_SPEC, _OPTIONS, f"{_DECODER}.arrays"),
+    f"{_DECODER}.rows": (
+        *(_SPEC, _OPTIONS),
+        *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "edits", "kernels", "partials")),
+    ),
+    f"{_DECODER}.explain": (
+        *(_ERRORS, _SPEC, _OPTIONS),
+        *(f"{_DECODER}.{name}" for name in ("edits", "explanation", "kernels", "partials", "rows")),
+    ),
+    f"{_DECODER}.answer": (
+        *(_ERRORS, _OPTIONS),
+        *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "explain", "explanation", "kernels", "rows")),
+    ),
+    f"{_DECODER}.call": (
+        _OPTIONS,
+        *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "kernels", "rows")),
+    ),
+    f"{_DECODER}.writer": (_ERRORS, _SPEC, *(f"{_DECODER}.{name}" for name in ("call", "cache", "kernels"))),
     f"{_DECODER}.machine": (),
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
     f"{_DECODER}.session": tuple(
         f"{_DECODER}.{name}"
-        for name in ("errors", "spec", "arrays", "call", "rows", "stats", "turn", "pool", "cache", "kernels")
+        for name in (
+            *("errors", "spec", "options", "explanation", "arrays", "answer", "call", "writer", "stats"),
+            *("turn", "pool", "cache", "kernels"),
+        )
     ),
     f"{_DECODER}.batch": tuple(
-        f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "session", "kernels")
+        f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "options", "session", "kernels")
     ),
     f"{_DECODER}.lm": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", f"{_DECODER}.lm"),
-    "rondel.v1": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", "rondel.v1"),
+    "rondel.v1": (
+        *(_ERRORS, _SPEC, _OPTIONS, _ROPE),
+        *(f"{_DECODER}.rope_scaling", f"{_DECODER}.explanation", "rondel.v1"),
+    ),
     "rondel.server": ("rondel.v1", _DECODER, "rondel.server"),
-    "rondel.client": ("rondel.v1", _ERRORS, _SPEC, "rondel.client"),
+    "rondel.client": ("rondel.v1", _ERRORS, _SPEC, _OPTIONS, f"{_DECODER}.explanation", "rondel.client"),
     "rondel.client.cli": ("rondel",),
 }
 # The package's version is a leaf that every room may read.

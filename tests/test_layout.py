@@ -12,8 +12,10 @@ PUBLIC = [
     "AsyncAttentionClient",
     "AsyncGenerationClient",
     "AsyncStream",
+    "AttendOptions",
     "AttentionClient",
     "DecoderSession",
+    "Explanation",
     "GenerationClient",
     "LayerGroup",
     "RondelError",
@@ -21,6 +23,7 @@ PUBLIC = [
     "Stream",
     "StreamSpec",
     "__version__",
+    "merge_partials",
 ]
 
 

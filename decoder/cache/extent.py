@@ -11,6 +11,7 @@ from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.errors import (
     ChunkTooLong,
     DuplicateTooOld,
+    InvalidRequest,
     LengthExceeded,
     RollbackTooDeep,
     SequenceGap,
@@ -144,6 +145,28 @@ class StreamExtent:
                 f"layer {layer} holds {held} tokens, got positions {position} to {position + tokens - 1}",
                 expected=held,
             )
+
+    def rows_at(self, layer: int, position: int | None, rows: int) -> int:
+        """Where the first of some query rows stands; None = the rows are the layer's last.
+
+        Rows without positions, which see all that is stored, stand behind it, all in one place: -1 where
+        nothing is.
+
+        Raises:
+            InvalidRequest: such rows were given a position.
+            SequenceGap, WindowEvicted: as :meth:`check_window` does.
+        """
+        held = self.layer_length(layer)
+        if not self._spec.group(layer).placed:
+            if position is not None:
+                raise InvalidRequest(
+                    f"position must be None where every row sees all that is stored, got {position!r}",
+                    field="position",
+                )
+            return held - 1
+        first = held - rows if position is None else position
+        self.check_window(layer, first, rows)
+        return first
 
     def check_window(self, layer: int, position: int, rows: int) -> None:
         """Raises SequenceGap, or WindowEvicted unless all that rows from ``position`` on see is stored."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     )
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.errors import RondelError
+    from rondel.decoder.explanation import Explanation
+    from rondel.decoder.options import AttendOptions
+    from rondel.decoder.partials import merge_partials
     from rondel.decoder.rope import Rope
     from rondel.decoder.session import DecoderSession
     from rondel.decoder.spec import LayerGroup, StreamSpec
@@ -35,8 +38,10 @@ __all__ = [
     "AsyncAttentionClient",
     "AsyncGenerationClient",
     "AsyncStream",
+    "AttendOptions",
     "AttentionClient",
     "DecoderSession",
+    "Explanation",
     "GenerationClient",
     "LayerGroup",
     "RondelError",
@@ -44,15 +49,19 @@ __all__ = [
     "Stream",
     "StreamSpec",
     "__version__",
+    "merge_partials",
 ]
 
 _HOMES = {
     "Arena": "rondel.decoder.cache.arena",
+    "AttendOptions": "rondel.decoder.options",
     "DecoderSession": "rondel.decoder.session",
+    "Explanation": "rondel.decoder.explanation",
     "LayerGroup": "rondel.decoder.spec",
     "RondelError": "rondel.decoder.errors",
     "Rope": "rondel.decoder.rope",
     "StreamSpec": "rondel.decoder.spec",
+    "merge_partials": "rondel.decoder.partials",
 }
 
 

@@ -1,0 +1,95 @@
+"""How tokens get into a stream's rings, and are attended to on the way: whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rondel.decoder.cache.arena import Arena, Reservation
+from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.ring import GroupRings
+from rondel.decoder.cache.undo import Undo
+from rondel.decoder.call import LayerCall
+from rondel.decoder.errors import ChunkTooLong
+from rondel.decoder.kernels import Kernels
+from rondel.decoder.spec import StreamSpec
+
+PIECE: Final = 512
+"""Tokens of a piece, if nothing asks for shorter ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Carries out checked calls on one stream, which consists of these parts."""
+
+    spec: StreamSpec
+    extent: StreamExtent
+    rings: Sequence[GroupRings]
+    pages: Reservation
+    arena: Arena
+    kernels: Kernels
+
+    def apply(self, calls: Sequence[LayerCall]) -> None:
+        """Store the tokens of checked calls and attend where there are queries: whole or not at all."""
+        self.carry_out(calls, self.parts(calls))
+
+    def carry_out(self, calls: Sequence[LayerCall], parts: Iterable[slice]) -> None:
+        """:meth:`apply` for calls that :meth:`parts` has settled."""
+        with self.undo(calls):
+            for part in parts:
+                for call in calls:
+                    first = self.place(call, part)
+                    self.kernels.attend(call.queries(self.arena.base, first, part))
+                    self.extent.advance(call.layer, first + part.stop - part.start)
+            for call in calls:
+                call.finish()
+
+    def undo(self, calls: Sequence[LayerCall]) -> Undo:
+        """A context for carrying out checked calls: if it is left by an exception, nothing has changed."""
+        writes = [(call.rings, call.layer) for call in calls]
+        return Undo(self.extent, self.rings, self.pages, writes, len(calls[0].k))
+
+    def parts(self, calls: Sequence[LayerCall]) -> Iterator[slice]:
+        """Settles checked calls, once; the pieces to carry them out in, each cut when it is asked for.
+
+        Raises:
+            InvalidShape: options do not cover what the rows will see.
+            ChunkTooLong: rows that look ahead would need more tokens at once than the ring can take.
+            SequenceGap, LengthExceeded, StreamSealed: as ``StreamExtent.check_append`` does.
+        """
+        tokens = len(calls[0].k)
+        first = self.extent.check_append([call.layer for call in calls], tokens)
+        room = self.spec.room(self.extent.length)
+        ahead = any(call.looks_ahead for call in calls)
+        if len(calls) == self.spec.layers and ahead and tokens > room:
+            raise ChunkTooLong(
+                f"rows that see what comes after them take at most {room} tokens at once, got {tokens}",
+                limit=room,
+            )
+        for call in calls:
+            call.settle(first)
+        # Layers that are all of the stream's advance piece by piece. Mostly there is one.
+        if len(calls) < self.spec.layers or ahead or tokens <= min(PIECE, room):
+            return iter([slice(0, tokens)])
+        return self.chunks(tokens, PIECE)
+
+    def chunks(self, tokens: int, at_most: int) -> Iterator[slice]:
+        """Pieces of a run of new tokens, each cut by the stream's length at that moment."""
+        start = 0
+        while start < tokens:
+            end = min(tokens, start + min(at_most, self.spec.room(self.extent.length)))
+            yield slice(start, end)
+            start = end
+
+    def place(self, call: LayerCall, part: slice) -> int:
+        """Claim positions and store a part of a call's tokens there; returns the first position."""
+        first = self.extent.layer_length(call.layer)
+        end = first + part.stop - part.start
+        # The order of stores is the design's: high water, data, and the layer's length after its attend.
+        self.extent.claim(call.layer, end)
+        for rings in self.rings:
+            rings.grow(end, self.pages)
+        words, table = call.rings.words, call.rings.table(call.layer)
+        self.kernels.place(words, self.arena.base, table, first, call.k[part], call.v[part])
+        return first
