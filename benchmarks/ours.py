@@ -102,6 +102,8 @@ class Stored:
             out,
             lse,
             None,
+            None,
+            None,
         )
         return partial(loaded.attend, [query]), out
 

@@ -71,10 +71,10 @@ class LayerCall:
         q = check_array("q", q, shape, kernels)
         out, lse = empty_results(group, tokens, len(calls))
         options = checked_options(options)
-        for call, *arrays in zip(calls, q, out, lse, strict=True):
+        for number, call in enumerate(calls):
             if options is not None:
                 options.check(call.rings.group, tokens)
-            call.asked.append(QueryRows(*arrays, options))
+            call.asked.append(QueryRows(q[number], out[number], lse[number], options))
         return out
 
     @property

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.arrays import Floats
-from rondel.decoder.options import AttendOptions
+from rondel.decoder.kernels import Edits, Sight
+from rondel.decoder.options import MAX_BIAS, AttendOptions
 from rondel.decoder.spec import LayerGroup
 
-Sight = tuple[int, int, int]
-"""Of rows that are not causal: positions seen after the own one, positions stored, how far rows are apart."""
-Edits = tuple[float, Floats | None, Floats | None, int]
-"""softcap (0 = none), slopes [Hq], bias [Hq or 1, N or 1, M] (-inf hides), position of its first column."""
+Kind = TypeVar("Kind", bound=np.generic)
 
 
 def sight_of(group: LayerGroup, held: int) -> Sight | None:
@@ -59,19 +59,24 @@ def shown(options: AttendOptions, part: slice | None, low: int, high: int) -> ND
     return inside if mask is None else mask & inside
 
 
-def columns(
-    array: NDArray[np.generic], first: int, part: slice | None, low: int, high: int
-) -> NDArray[np.generic]:
+def columns(array: NDArray[Kind], first: int, part: slice | None, low: int, high: int) -> NDArray[Kind]:
     """Of a bias or mask whose first column is ``first``: rows ``part`` (None = all), columns [low, high)."""
     rows = array if part is None or array.shape[1] == 1 else array[:, part]
     return rows[..., low - first : high - first]
 
 
+def added(options: AttendOptions, part: slice | None, low: int, high: int) -> Floats | None:
+    """The bias over [low, high): float32 [Hq or 1, N or 1, high - low], -inf where it hides."""
+    if options.bias is None:
+        return None
+    bias = columns(options.bias, options.bias_first, part, low, high)
+    # The largest negative number is another way to say -inf. Added to a score it might overflow, or not.
+    faint = bias < -MAX_BIAS
+    return np.where(faint, np.float32(-np.inf), bias) if faint.any() else bias
+
+
 def _bias(options: AttendOptions, part: slice | None, low: int, high: int) -> tuple[Floats | None, int]:
-    seen = shown(options, part, low, high) if low < high else None
-    if seen is None and options.bias is None:
-        return None, 0
-    added = None if options.bias is None else columns(options.bias, options.bias_first, part, low, high)
+    seen, bias = shown(options, part, low, high), added(options, part, low, high)
     if seen is not None:
-        added = np.where(seen, np.float32(0) if added is None else added, np.float32(-np.inf))
-    return np.require(added, np.float32, ["C", "A"]), low
+        bias = np.where(seen, np.float32(0) if bias is None else bias, np.float32(-np.inf))
+    return (None, 0) if bias is None else (np.require(bias, np.float32, ["C", "A"]), low)

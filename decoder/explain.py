@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rondel.decoder.edits import columns, reach, shown
+from rondel.decoder.edits import added, reach, shown
 from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.explanation import MAX_CELLS, Explanation, Positions
 from rondel.decoder.kernels import Kernels, Query
@@ -101,7 +101,7 @@ def _masked(
         if group.window is not None:  # a sink counts as lying right before the window
             p = np.where(j < group.sinks, np.minimum(p, group.sinks + group.window - 1), p)
         s = s + options.alibi.astype(np.float64)[:, None, None] * (j - p)
-    if options.bias is not None:
-        s = s + columns(options.bias, options.bias_first, None, low, high)[..., keys - low]
+    if (bias := added(options, None, low, high)) is not None:
+        s = s + bias[..., keys - low]
     seen = shown(options, None, low, high)
     return s if seen is None else np.where(seen[..., keys - low], s, -np.inf)

@@ -54,7 +54,8 @@ class Explanation:
         total = np.maximum(e.sum(axis=-1), 1.0)  # at least 1 already where anything is visible
         # ln α = shifted - ln Σ e, and the α sum to 1; 0 · -inf is to be 0.
         mean = (e * np.where(np.isneginf(shifted), 0.0, shifted)).sum(axis=-1) / total
-        return np.maximum(np.log(total) - mean, 0.0).T.astype(np.float32)
+        gained: Floats = np.maximum(np.log(total) - mean, 0.0).T.astype(np.float32)
+        return gained
 
     def top_k(self, count: int) -> tuple[Positions, Floats]:
         """The keys of the largest weights: (positions int64 [N, Hq, count], weights [N, Hq, count]).

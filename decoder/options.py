@@ -17,7 +17,7 @@ from rondel.decoder.errors import InvalidRequest, InvalidShape, ValueRange
 from rondel.decoder.spec import MAX_LENGTH, MAX_MAGNITUDE, MAX_SCALE, LayerGroup
 
 MAX_BIAS: Final = 1e38
-"""Largest bias: what is left of float32 above it holds every score. Below there is no bound, -inf hides."""
+"""Largest magnitude of a bias that is added: float32 has room for every score beside it. What is below hides."""
 MAX_RANGES: Final = 1 << 16
 """Most key ranges of one call."""
 
@@ -43,7 +43,8 @@ class AttendOptions:
     """float32 [Hq]: slopes (arXiv 2108.12409). Adds slope·(j - p) for a key at j; a sink's distance counts
     from min(p, S + W - 1). For rows with positions only."""
     bias: NDArray[np.float32] | None = None
-    """float32 [Hq or 1, N or 1, M], added to the scores; -inf hides a key. Column m is the key at position
+    """float32 [Hq or 1, N or 1, M], added to the scores; -inf hides a key,
+    and so does everything below -1e38. Column m is the key at position
     ``bias_first`` + m, and there must be one for every key that a row may see, sinks included."""
     mask: NDArray[np.bool_] | None = None
     """bool [Hq or 1, N or 1, M], its columns as those of ``bias``; False hides a key."""
@@ -138,8 +139,11 @@ def checked_options(options: object) -> AttendOptions | None:
 
 def _number(name: str, value: object, above: float, most: float) -> float:
     """``value`` as a float above one bound and not beyond the other, nor infinite. Raises InvalidRequest."""
-    fits = isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
-    if not fits or not above < value <= most or value > 1e300:  # type: ignore[operator]
+    if isinstance(value, np.floating | np.integer):
+        value = value.item()
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    # The comparison comes before float(): an int too large for one is refused like any other.
+    if not fits or not above < value <= min(most, 1e300):  # type: ignore[operator]
         bound = "and finite" if most == math.inf else f"and at most {most:g}"
         raise InvalidRequest(f"{name} must be above {above:g} {bound}, got {value!r}", field=name)
     return float(value)  # type: ignore[arg-type]

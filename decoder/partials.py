@@ -18,10 +18,10 @@ def merge_partials(
 ) -> tuple[Floats, Floats]:
     """The attention over all keys from that over disjoint parts of them: (out [N, Hq, Dv], lse [N, Hq]).
 
-    lse = log Σ exp(lse_i) and out = Σ exp(lse_i - lse) · out_i (online softmax, arXiv 1805.02867), computed in
-    float64 and returned as float32. The parts must come without a null logit; ``null_logit`` [Hq] joins here, once, and
-    only ``out``. A part that saw nothing (lse -inf) counts for nothing, whatever its ``out`` holds; where no
-    part saw anything, or there is none, the answer is zeros and -inf.
+    lse = log Σ exp(lse_i) and out = Σ exp(lse_i - lse) · out_i (online softmax, arXiv 1805.02867), computed
+    in float64 and returned as float32. The parts must come without a null logit; ``null_logit`` [Hq] joins
+    here, once, and only ``out``. A part that saw nothing (lse -inf) counts for nothing, whatever its ``out``
+    holds; where no part saw anything, or there is none, the answer is zeros and -inf.
 
     Args:
         outs: float32 [parts, N, Hq, Dv], or a list of parts. No parts at all have no shape: pass an array.

@@ -64,7 +64,7 @@ class LayerGroup:
     """Keys and queries are turned by their positions; None = as they come. A dim of None becomes key_dim."""
     causal: bool = True
     """Queries see nothing after their own position. False without a window: every query sees all that is
-    stored and has no position (then no rope); with one: p - window < j <= p + window_right. Takes no sinks."""
+    stored and has no position, so no rope; with one: p - window < j <= p + window_right. Takes no sinks."""
     window_right: int = 0
     """Positions after its own that a query sees; above 0 only with ``causal=False`` and a window."""
 

@@ -43,7 +43,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.options": (_ERRORS, _SPEC, f"{_DECODER}.checks"),
     f"{_DECODER}.explanation": (f"{_DECODER}.checks",),
     f"{_DECODER}.partials": (_ERRORS,),
-    f"{_DECODER}.edits": (_SPEC, _OPTIONS, f"{_DECODER}.arrays"),
+    f"{_DECODER}.edits": (_SPEC, _OPTIONS, f"{_DECODER}.arrays", f"{_DECODER}.kernels"),
     f"{_DECODER}.rows": (
         *(_SPEC, _OPTIONS),
         *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "edits", "kernels", "partials")),

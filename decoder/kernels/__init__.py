@@ -5,10 +5,12 @@
                   by the multiply that there is, tiles_f32.h
     geometry.pxi  where a token's bytes are
     store.pxi     quantise and place; read and compare
-    softmax.pxi   one row over one page
+    softmax.pxi   one row over one page; softmax.h, the same for a whole page in registers
+    products.pxi, weigh.pxi   a block of rows over one page: its products, and from them to weights
     block.pxi     a block of rows: queries, working space, running state
     attend.pxi    such a block over one kv head's ring; merging
     batch.pxi     many streams in one job of the thread pool (pool.h, _pool.pyx)
+    scores.pxi    scores for looking into
     api.pxi       the Python face
     bandwidth.pxi, bandwidth.h   read loops: the yardstick of the benchmarks
     _base … _v4amx.pyx   the tiers: they include all of the above; _cpu.pyx asks the processor
@@ -37,9 +39,29 @@ Floats = NDArray[np.float32]
 Words = NDArray[np.int64]
 
 
-Query = tuple[Words, int, Words, int, float, Floats, Floats, Floats, Floats | None]
-"""words, base, table, first, scale, q [N, Hq, Dk], out [N, Hq, Dv], lse [N, Hq], q_sinks [N, Hq, Dk] or None:
-what the sink page is scored by, where that is not q"""
+Sight = tuple[int, int, int]
+"""right, held, row step: row n stands at first + n · step and sees up to ``right`` positions after its own,
+of the ``held`` that there are. None = causal: (0, first + N, 1)."""
+
+Edits = tuple[float, Floats | None, Floats | None, int]
+"""softcap (0 = none), ALiBi slopes [Hq], bias [Hq or 1, N or 1, M] with -inf where hidden, position of its
+first column; it covers all that the rows see"""
+
+Query = tuple[
+    Words,
+    int,
+    Words,
+    int,
+    float,
+    Floats,
+    Floats | None,
+    Floats | None,
+    Floats | None,
+    Sight | None,
+    Edits | None,
+]
+"""words, base, table, first, scale, q [N, Hq, Dk], out [N, Hq, Dv], lse [N, Hq], q_sinks [N, Hq, Dk] or None
+(what the sink page is scored by, where that is not q), sight, edits"""
 
 
 class Kernels(Protocol):
@@ -65,6 +87,10 @@ class Kernels(Protocol):
 
         Raises ForkedProcess when the pool's threads stayed in the parent of this process.
         """
+
+    def scores(self, query: Query, into: Floats, column_first: int) -> None:
+        """q·k·scale of what each row sees, before softcap, bias and masks: into [N, Hq, columns], column m
+        for position ``column_first`` + m. Other cells stay as they are; the query's out and lse are not used."""
 
     def in_range(self, x: Floats, limit: float) -> bool:
         """Whether every element of x [n] is a number of magnitude at most ``limit``."""

@@ -34,10 +34,30 @@ def attend(
             int,
             float,
             NDArray[np.float32],
-            NDArray[np.float32],
-            NDArray[np.float32],
+            NDArray[np.float32] | None,
+            NDArray[np.float32] | None,
+            NDArray[np.float32] | None,
+            tuple[int, int, int] | None,
+            tuple[float, NDArray[np.float32] | None, NDArray[np.float32] | None, int] | None,
         ]
     ],
+) -> None: ...
+def scores(
+    query: tuple[
+        NDArray[np.int64],
+        int,
+        NDArray[np.int64],
+        int,
+        float,
+        NDArray[np.float32],
+        NDArray[np.float32] | None,
+        NDArray[np.float32] | None,
+        NDArray[np.float32] | None,
+        tuple[int, int, int] | None,
+        tuple[float, NDArray[np.float32] | None, NDArray[np.float32] | None, int] | None,
+    ],
+    into: NDArray[np.float32],
+    column_first: int,
 ) -> None: ...
 def read_pages(
     words: NDArray[np.int64],

@@ -4,3 +4,4 @@ from rondel.decoder.kernels._base import place as place
 from rondel.decoder.kernels._base import read as read
 from rondel.decoder.kernels._base import read_pages as read_pages
 from rondel.decoder.kernels._base import same as same
+from rondel.decoder.kernels._base import scores as scores

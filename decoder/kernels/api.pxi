@@ -115,44 +115,102 @@ cdef int64_t item_bytes(const Item* item) noexcept nogil:
 
 
 # call: words, base, table, first, scale, q [N, Hq, Dk], out [N, Hq, Dv], lse [N, Hq], q_sinks [N, Hq, Dk] or
-# None. The tuple keeps the arrays alive.
+# None, sight (right, held, row step) or None, edits (softcap, slopes [Hq] or None, bias [Hq or 1, N or 1, M] or
+# None, bias_first) or None. The tuple keeps the arrays alive. out and lse may be None where nothing is attended.
 cdef fill_item(Item* item, tuple call):
-    cdef const int64_t[::1] words = call[0]
     cdef const int64_t[::1] table = call[2]
     cdef const float[:, :, ::1] q = call[5]
     cdef float[:, :, ::1] out = call[6]
     cdef float[:, ::1] lse = call[7]
     cdef const float[:, :, ::1] q_sinks = call[8]
+    cdef int64_t end
     cdef int heads
-    item.g = geometry_from(words)
+    item.g = geometry_from(call[0])
     item.base = <char*><uintptr_t>call[1]
     item.first = call[3]
     item.scale = call[4]
     item.rows = q.shape[0]
+    item.right, item.held, item.row_step = (0, item.first + item.rows, 1) if call[9] is None else call[9]
     heads = item.g.kv_heads * item.g.group
     if q.shape[1] != heads or q.shape[2] != item.g.key_dim:
         raise ValueError(f"q must be [N, {heads}, {item.g.key_dim}], got [{q.shape[0]}, {q.shape[1]}, {q.shape[2]}]")
-    if out.shape[0] != item.rows or out.shape[1] != heads or out.shape[2] != item.g.value_dim:
+    if out is not None and (
+        out.shape[0] != item.rows or out.shape[1] != heads or out.shape[2] != item.g.value_dim
+    ):
         raise ValueError(f"out must be [{item.rows}, {heads}, {item.g.value_dim}]")
-    if lse.shape[0] != item.rows or lse.shape[1] != heads:
+    if lse is not None and (lse.shape[0] != item.rows or lse.shape[1] != heads):
         raise ValueError(f"lse must be [{item.rows}, {heads}]")
     if q_sinks is not None and (
         q_sinks.shape[0] != item.rows or q_sinks.shape[1] != heads or q_sinks.shape[2] != item.g.key_dim
     ):
         raise ValueError(f"q_sinks must be [{item.rows}, {heads}, {item.g.key_dim}]")
-    item.q_sinks = NULL
+    if not 0 <= item.right <= item.g.capacity or item.row_step not in (0, 1) or item.held < 0:
+        raise ValueError(f"sight must be (right, held, 0 or 1), got {call[9]}")
     item.most_rows = <int>min(<int64_t>BLOCK_ROWS, item.rows * item.g.group)
     item.blocks = (item.rows * item.g.group + BLOCK_ROWS - 1) // BLOCK_ROWS
-    item.ranges = range_count(&item.g, item.first + item.rows - 1)
+    item.ranges = range_count(item)
     item.partials = NULL
+    item.q_sinks = NULL
+    item.out = NULL
+    item.lse = NULL
+    end = sight_end(item, item.first + (item.rows - 1) * item.row_step)
+    fill_edits(item, call[10], end)
     if item.rows:
-        check_pages(&item.g, table, item.first, item.rows, True)
+        check_pages(&item.g, table, 0, max(<int64_t>0, end), True)
         item.table = &table[0]
         item.q = &q[0, 0, 0]
+        if out is not None:
+            item.out = &out[0, 0, 0]
+        if lse is not None:
+            item.lse = &lse[0, 0]
         if q_sinks is not None:
             item.q_sinks = &q_sinks[0, 0, 0]
-        item.out = &out[0, 0, 0]
-        item.lse = &lse[0, 0]
+
+
+# `end`: one beyond the last position that any row sees.
+cdef fill_edits(Item* item, tuple edits, int64_t end):
+    cdef const float[::1] slopes
+    cdef const float[:, :, ::1] bias
+    cdef int64_t heads = item.g.kv_heads * item.g.group
+    cdef int64_t lowest = 0 if item.g.sinks else max(<int64_t>0, item.first + 1 - item.g.window)
+    item.softcap = 0.0
+    item.slopes = NULL
+    item.bias = NULL
+    if edits is None:
+        return
+    item.softcap, slopes, bias, item.bias_first = edits
+    if slopes is not None:
+        if slopes.shape[0] != heads:
+            raise ValueError(f"slopes must be [{heads}], got [{slopes.shape[0]}]")
+        item.slopes = &slopes[0]
+    if bias is not None:
+        if bias.shape[0] not in (1, heads) or bias.shape[1] not in (1, item.rows):
+            raise ValueError(f"bias must be [{heads} or 1, {item.rows} or 1, M], got [{bias.shape[0]}, {bias.shape[1]}, M]")
+        if item.bias_first > lowest or item.bias_first + bias.shape[2] < end:
+            raise ValueError(
+                f"bias must cover positions {lowest} to {end - 1}, got {item.bias_first} to "
+                f"{item.bias_first + bias.shape[2] - 1}"
+            )
+        if bias.shape[2]:
+            item.bias = &bias[0, 0, 0]
+        item.bias_head = 0 if bias.shape[0] == 1 else bias.shape[1] * bias.shape[2]
+        item.bias_row = 0 if bias.shape[1] == 1 else bias.shape[2]
+
+
+def scores(tuple query, float[:, :, ::1] into, int64_t column_first):
+    cdef Item item
+    cdef char* memory
+    fill_item(&item, query)
+    if into.shape[0] != item.rows or into.shape[1] != item.g.kv_heads * item.g.group:
+        raise ValueError(f"into must be [{item.rows}, {item.g.kv_heads * item.g.group}, columns]")
+    if item.rows == 0 or into.shape[2] == 0:
+        return
+    memory = <char*>aligned_alloc(64, scratch_of(&item))
+    if memory == NULL:
+        raise MemoryError("no memory for the kernel's working space")
+    with nogil:
+        write_scores(&item, memory, &into[0, 0, 0], column_first, into.shape[2])
+    free(memory)
 
 
 def in_range(const float[::1] x, float limit):

@@ -111,42 +111,87 @@ cdef void merge_range(const Geometry* g, int rows, const Partial* new, Partial* 
                 vf_fma(vf_load(new.acc + offset + c), after, vf_mul(vf_load(total.acc + offset + c), before)),
             )
 
-# How many ranges of pages the rows up to `position` may see; at least one.
-cdef inline int64_t range_count(const Geometry* g, int64_t position) noexcept nogil:
-    cdef int64_t slots = min(g.capacity, position + 1 - g.sinks)
+# One beyond the last position that a row at `position` sees.
+cdef inline int64_t sight_end(const Item* item, int64_t position) noexcept nogil:
+    return min(item.held, position + item.right + 1)
+
+# How many ranges of pages the rows may see; at least one.
+cdef inline int64_t range_count(const Item* item) noexcept nogil:
+    cdef int64_t end = sight_end(item, item.first + (item.rows - 1) * item.row_step)
+    cdef int64_t slots = min(item.g.capacity, end - item.g.sinks)
     return max(<int64_t>1, (slots + RANGE_PAGES * PAGE_SLOTS - 1) // (RANGE_PAGES * PAGE_SLOTS))
+
+# Rows from which a bias hides all that they would see of the page see nothing of it.
+cdef void hide_biased(const Item* item, Block* b) noexcept nogil:
+    cdef const Geometry* g = &item.g
+    cdef const float* bias
+    cdef int64_t flat
+    cdef int r, t
+    for r in range(b.rows):
+        flat = b.start + r
+        bias = item.bias + (b.head * g.group + flat % g.group) * item.bias_head + flat // g.group * item.bias_row
+        bias += b.origin[r] - item.bias_first
+        t = b.lo[r]
+        while t < b.hi[r] and bias[t] == -INFINITY:
+            t += 1
+        if t == b.hi[r]:
+            b.lo[r] = b.hi[r] = 0
+
+# What the block's rows see of the sink page, and of a ring page.
+cdef void see_sinks(const Item* item, Block* b) noexcept nogil:
+    cdef int r
+    for r in range(b.rows):
+        b.lo[r] = 0
+        b.hi[r] = <int>max(<int64_t>0, min(item.g.sinks, sight_end(item, b.position[r])))
+        b.origin[r] = 0
+
+cdef void see_ring_page(const Item* item, Block* b, int64_t ring_page) noexcept nogil:
+    cdef const Geometry* g = &item.g
+    cdef int64_t start, end
+    cdef int r
+    for r in range(b.rows):
+        if r and b.position[r] == b.position[r - 1]:
+            b.lo[r], b.hi[r], b.origin[r] = b.lo[r - 1], b.hi[r - 1], b.origin[r - 1]
+            continue
+        start = b.position[r] + 1 - g.sinks - g.window
+        end = sight_end(item, b.position[r]) - g.sinks
+        visible_slots(g, start, end, ring_page, &b.lo[r], &b.hi[r], &b.origin[r])
+        b.origin[r] += g.sinks
+
+cdef inline int64_t ring_pages_seen(const Item* item, const Block* b) noexcept nogil:
+    cdef int64_t slots = min(item.g.capacity, sight_end(item, b.position[b.rows - 1]) - item.g.sinks)
+    return (slots + PAGE_SLOTS - 1) // PAGE_SLOTS
 
 # The block over the sink page, which q_sinks scores if there is one.
 cdef void attend_sinks(const Item* item, Block* b) noexcept nogil:
     cdef const Geometry* g = &item.g
     cdef Page page = page_at(g, item.base, item.table, 0)
-    cdef int r
-    for r in range(b.rows):
-        b.lo[r] = 0
-        b.hi[r] = <int>min(g.sinks, b.position[r] + 1)
+    b.sink_page = True
+    see_sinks(item, b)
+    if item.bias != NULL:
+        hide_biased(item, b)
     if item.q_sinks != NULL:
-        load_queries(g, b, item.q_sinks, item.first, item.scale)
+        load_queries(item, b, item.q_sinks)
     attend_page(g, &page, b, page.at + b.head * page.run)
     if item.q_sinks != NULL:
-        load_queries(g, b, item.q, item.first, item.scale)
+        load_queries(item, b, item.q)
+    b.sink_page = False
 
 # The block over one range of ring pages; the first range begins with the sink page. Result in b.page_range.
 cdef void attend_range(const Item* item, int64_t number, Block* b) noexcept nogil:
     cdef const Geometry* g = &item.g
-    cdef int64_t slots = min(g.capacity, b.position[b.rows - 1] + 1 - g.sinks)
-    cdef int64_t ring_pages = (slots + PAGE_SLOTS - 1) // PAGE_SLOTS
+    cdef int64_t ring_pages = ring_pages_seen(item, b)
     cdef int64_t ring_page
     cdef Page page, following
-    cdef int r
+    b.edits = item if item.softcap > 0 or item.slopes != NULL or item.bias != NULL else NULL
+    b.sink_page = False
     clear_partial(g, b.rows, &b.page_range)
     if number == 0 and g.sink_slots:
         attend_sinks(item, b)
     for ring_page in range(number * RANGE_PAGES, min(ring_pages, (number + 1) * RANGE_PAGES)):
         page = page_at(g, item.base, item.table, 1 + ring_page)
-        for r in range(b.rows):
-            if r and b.position[r] == b.position[r - 1]:
-                b.lo[r], b.hi[r] = b.lo[r - 1], b.hi[r - 1]
-            else:
-                visible_slots(g, b.position[r], ring_page, &b.lo[r], &b.hi[r])
+        see_ring_page(item, b, ring_page)
+        if item.bias != NULL:
+            hide_biased(item, b)
         following = page_at(g, item.base, item.table, 1 + (ring_page + 1) % ring_pages)
         attend_page(g, &page, b, following.at + b.head * following.run)

@@ -75,7 +75,7 @@ cdef void batch_unit(void* context, int64_t unit, int worker) noexcept nogil:
     b.rows = block_rows(item, block)
     block_layout(&item.g, item.most_rows, batch.scratch + worker * batch.scratch_bytes, &b)
     b.head, b.start = <int>head, block * BLOCK_ROWS
-    load_queries(&item.g, &b, item.q, item.first, item.scale)
+    load_queries(item, &b, item.q)
     product_begin(&b.product)
     if item.partials != NULL:
         kept = partial_at(item, (head * item.blocks + block) * item.ranges + number)

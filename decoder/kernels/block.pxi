@@ -26,7 +26,16 @@ cdef struct Item:
     const int64_t* table
     int64_t first           # position of the first row
     int64_t rows            # query rows
+    int64_t row_step        # row n stands at first + n · row_step
+    int64_t right           # positions after its own that a row sees
+    int64_t held            # tokens that the layer holds
     float scale
+    float softcap           # 0 = none
+    const float* slopes     # [Hq], or NULL
+    const float* bias       # [heads or 1][rows or 1][columns], or NULL; column m is position bias_first + m
+    int64_t bias_first
+    int64_t bias_head       # floats from one head's to the next; 0 = one for all
+    int64_t bias_row
     const float* q          # [rows, Hq, Dk]
     const float* q_sinks    # [rows, Hq, Dk], or NULL: q
     float* out              # [rows, Hq, Dv]
@@ -50,6 +59,10 @@ cdef struct Block:
     int64_t* position       # [BLOCK_ROWS]
     int* lo                 # [BLOCK_ROWS] visible slots of the page at hand
     int* hi
+    int64_t* origin         # [BLOCK_ROWS] the position that slot 0 holds, or would
+    bint sink_page          # whether the page at hand is
+    const Item* edits       # what is done to scores, or NULL
+    float* edit             # [PAGE_SLOTS] what is added to one row's
     char* queries           # [BLOCK_ROWS] rows of query_steps int16 (row_store), or [BLOCK_ROWS][Kp] float32
     char* fine_queries      # [BLOCK_ROWS] rows: what rounding took, in 1/QUERY_FINE_UNITS (int8)
     float* row_scale        # [BLOCK_ROWS] score = product · row_scale (· key scale), in units of log2
@@ -93,6 +106,8 @@ cdef int64_t block_layout(const Geometry* g, int rows, char* memory, Block* b) n
     b.position = <int64_t*>carve(&at, 8 * rows)
     b.lo = <int*>carve(&at, 4 * rows)
     b.hi = <int*>carve(&at, 4 * rows)
+    b.origin = <int64_t*>carve(&at, 8 * rows)
+    b.edit = <float*>carve(&at, 4 * PAGE_SLOTS)
     b.row_scale = <float*>carve(&at, numbers)
     b.coarseness = <float*>carve(&at, numbers)
     b.page_most = <float*>carve(&at, numbers)
@@ -140,7 +155,9 @@ cdef inline void merge_factors(float most, float new_most, float* old_factor, fl
 # The query rows of the block as int16 with one scale each (±ROW_LIMIT, halved above 512 channels so that
 # Kp · 127 · ROW_LIMIT stays below 2^31) and what that rounded off as int16 again; or, for float32, as they are.
 # Padding is zero.
-cdef void load_queries(const Geometry* g, Block* b, const float* q, int64_t first, float scale) noexcept nogil:
+cdef void load_queries(const Item* item, Block* b, const float* q) noexcept nogil:
+    cdef const Geometry* g = &item.g
+    cdef float scale = item.scale
     cdef int units = ROW_LIMIT if g.key_pad <= 512 else ROW_LIMIT // 2
     cdef float log2e = <float>1.4426950408889634
     cdef float[1024 + 16] padded
@@ -153,7 +170,7 @@ cdef void load_queries(const Geometry* g, Block* b, const float* q, int64_t firs
     cdef int r, i
     for r in range(b.rows):
         flat = b.start + r
-        b.position[r] = first + flat // g.group
+        b.position[r] = item.first + flat // g.group * item.row_step
         row = q + ((flat // g.group) * g.kv_heads * g.group + b.head * g.group + flat % g.group) * g.key_dim
         memcpy(padded, row, 4 * g.key_dim)
         memset(padded + g.key_dim, 0, 4 * (g.query_steps - g.key_dim))

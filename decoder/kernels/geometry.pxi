@@ -85,20 +85,19 @@ cdef inline int64_t table_index(const Geometry* g, int64_t position, int* slot) 
     slot[0] = <int>(place % PAGE_SLOTS)
     return 1 + place // PAGE_SLOTS
 
-# The slots [lo, hi) of a ring page that the row at `position` sees. The visible positions are one circular
-# interval of at most W <= capacity - 128 slots (or start at slot 0 when unbounded), so a page never holds
-# two pieces of it.
+# The slots [lo, hi) of a ring page that hold positions [start, end), counted from the first position after the
+# sinks, and which of those slot 0 holds, or would. They are one circular interval of at most capacity - 128
+# slots (or start at slot 0 when unbounded), so a page never holds two pieces of it.
 cdef inline void visible_slots(
-    const Geometry* g, int64_t position, int64_t ring_page, int* lo, int* hi
+    const Geometry* g, int64_t start, int64_t end, int64_t ring_page, int* lo, int* hi, int64_t* origin
 ) noexcept nogil:
-    cdef int64_t end = position + 1 - g.sinks
-    cdef int64_t start = end - g.window
     cdef int64_t count, away
     if start < 0:
         start = 0
     count = end - start
     lo[0] = 0
     hi[0] = 0
+    origin[0] = 0
     if count <= 0:
         return
     away = (ring_page * PAGE_SLOTS - start) % g.capacity
@@ -106,9 +105,11 @@ cdef inline void visible_slots(
         away += g.capacity
     if away < count:
         hi[0] = <int>min(<int64_t>PAGE_SLOTS, count - away)
+        origin[0] = start + away
     elif away + PAGE_SLOTS > g.capacity:
         lo[0] = <int>(g.capacity - away)
         hi[0] = <int>min(<int64_t>PAGE_SLOTS, lo[0] + count)
+        origin[0] = start + away - g.capacity
 
 cdef inline int64_t key_bytes(const Geometry* g, int slots) noexcept nogil:
     return <int64_t>slots * g.key_pad * (4 if g.storage == STORE_FLOAT32 else 1)

@@ -6,6 +6,8 @@
 #ifndef RONDEL_SOFTMAX_H
 #define RONDEL_SOFTMAX_H
 
+#include <float.h>
+
 #include "tiles.h"
 
 #define PAGE_SLOTS 128
@@ -24,9 +26,10 @@ typedef struct {
     int mixed;               /* whether `own` has ones */
 } PageScales;
 
-/* keys, values [PAGE_SLOTS] bfloat16, none of them zero. Slots [start, end), multiples of LANES, are touched. */
+/* keys, values [PAGE_SLOTS] bfloat16, none of them zero. Slots [start, end), multiples of LANES, are touched.
+ * scores [PAGE_SLOTS], or NULL: slots where it is -inf are hidden as well. */
 ALWAYS void load_scales_of(const uint16_t *keys, const uint16_t *values, int lo, int hi, int start, int end,
-                           PageScales *s, const int whole)
+                           const float *scores, PageScales *s, const int whole)
 {
     const vf zero = vf_set(0.0f), one = vf_set(1.0f), half = vf_set((float)ROW_LIMIT / 2);
     vf largest_key = zero, largest_value = zero, far = zero;
@@ -35,6 +38,8 @@ ALWAYS void load_scales_of(const uint16_t *keys, const uint16_t *values, int lo,
     for (int t = start; t < end; t += LANES) {
         vf key = vf_from_bf16(keys + t), value = vf_from_bf16(values + t);
         vf_store(s->key + t, key);
+        if (scores)
+            value = vf_zero_below(value, vf_load(scores + t), vf_set(-FLT_MAX));
         vf_store(s->units + t, whole ? value : vf_within(value, t, lo, hi, zero));
         largest_key = vf_max(largest_key, whole ? key : vf_within(key, t, lo, hi, zero));
         largest_value = vf_max(largest_value, vf_load(s->units + t));
@@ -53,12 +58,13 @@ ALWAYS void load_scales_of(const uint16_t *keys, const uint16_t *values, int lo,
     s->mixed = vf_hmax(far) > 0;
 }
 
-static void load_scales(const uint16_t *keys, const uint16_t *values, int lo, int hi, int start, int end, PageScales *s)
+static void load_scales(const uint16_t *keys, const uint16_t *values, int lo, int hi, int start, int end,
+                        const float *scores, PageScales *s)
 {
-    if (lo == 0 && hi == PAGE_SLOTS)
-        load_scales_of(keys, values, 0, PAGE_SLOTS, 0, PAGE_SLOTS, s, 1);
+    if (lo == 0 && hi == PAGE_SLOTS && !scores)
+        load_scales_of(keys, values, 0, PAGE_SLOTS, 0, PAGE_SLOTS, 0, s, 1);
     else
-        load_scales_of(keys, values, lo, hi, start, end, s, 0);
+        load_scales_of(keys, values, lo, hi, start, end, scores, s, 0);
 }
 
 /* What is asked for while the arithmetic goes on: `bytes` per vector, from `at` on. */

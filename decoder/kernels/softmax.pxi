@@ -44,7 +44,9 @@ cdef extern from "softmax.h":
     ctypedef struct Ahead:
         const char* at
         int64_t bytes
-    void load_scales(const uint16_t*, const uint16_t*, int, int, int, int, PageScales*) noexcept nogil
+    void load_scales(
+        const uint16_t*, const uint16_t*, int, int, int, int, const float*, PageScales*
+    ) noexcept nogil
     float weigh_whole_page(
         const int32_t*, const int32_t*, float, const PageScales*, int8_t*, float*, const Ahead*
     ) noexcept nogil

@@ -29,6 +29,7 @@ cdef extern from "simd.h":
     vf vf_from_bf16(const uint16_t*) noexcept nogil
     vf vf_within(vf, int, int, int, vf) noexcept nogil
     vf vf_exp2(vf) noexcept nogil
+    vf vf_tanh(vf) noexcept nogil
     float exp2_one(float) noexcept nogil
     bint vf_all_at_most(vf, vf) noexcept nogil
     vi vi_round(vf) noexcept nogil

@@ -4,10 +4,61 @@
 # in decode all rows of a block see the same. scales: of the page's keys, then of its values.
 cdef inline void scales_for(Page* page, const uint16_t* scales, Block* b, int r, int start, int end) noexcept nogil:
     if b.lo[r] != b.scales.lo or b.hi[r] != b.scales.hi:
-        load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], start, end, b.scales)
+        load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], start, end, NULL, b.scales)
 
+# Where a bias may hide slots it must not matter what they hold: then every row counts as coarse.
 cdef inline bint coarse(const Block* b, int r) noexcept nogil:
+    if b.edits != NULL and b.edits.bias != NULL:
+        return b.largest_key[r] > 0
     return b.coarseness[r] * b.largest_key[r] > COARSEST_SCORE
+
+cdef void hide_row(int storage, Block* b, int r, int start, int end) noexcept nogil:
+    cdef vi zero = vi_round(vf_set(0.0))
+    cdef int t
+    if storage == STORE_FLOAT32:
+        memset(b.scores + r * PAGE_SLOTS + start, 0, 4 * (end - start))
+    else:
+        for t from start <= t < end by LANES:
+            row_store(<int8_t*>b.weights + 2 * r * PAGE_SLOTS, PAGE_SLOTS, t, zero)
+    b.page_most[r] = -INFINITY
+    b.page_sum[r] = 0.0
+    b.fine[r] = False
+
+# Scores of one row over one page, in units of log2, -inf where hidden: softcap, then bias and ALiBi, whose distance
+# to a sink counts from the row or from where the sinks seem to lie (S + W - 1), whichever is nearer. Returns the
+# largest.
+cdef float edit_scores(Block* b, int r, int start, int end, float* scores) noexcept nogil:
+    cdef const Item* item = b.edits
+    cdef const Geometry* g = &item.g
+    cdef int64_t flat = b.start + r
+    cdef int64_t head = b.head * g.group + flat % g.group
+    cdef int64_t stands = b.position[r]
+    cdef const float* bias
+    cdef vf ln2 = vf_set(<float>0.6931471805599453), log2e = vf_set(<float>1.4426950408889634)
+    cdef vf most = vf_set(-INFINITY)
+    cdef vf cap, inverse, s
+    cdef int t
+    if item.softcap > 0:
+        cap = vf_mul(vf_set(item.softcap), log2e)
+        inverse = vf_div(ln2, vf_set(item.softcap))
+        for t from start <= t < end by LANES:
+            s = vf_load(scores + t)
+            s = vf_within(vf_mul(vf_tanh(vf_mul(s, inverse)), cap), t, b.lo[r], b.hi[r], s)
+            vf_store(scores + t, s)
+    memset(b.edit + start, 0, 4 * (end - start))
+    if item.bias != NULL:
+        bias = item.bias + head * item.bias_head + flat // g.group * item.bias_row
+        memcpy(b.edit + b.lo[r], bias + (b.origin[r] + b.lo[r] - item.bias_first), 4 * (b.hi[r] - b.lo[r]))
+    if item.slopes != NULL:
+        if b.sink_page:
+            stands = min(stands, g.sinks + g.window - 1)
+        for t in range(b.lo[r], b.hi[r]):
+            b.edit[t] += item.slopes[head] * <float>(b.origin[r] + t - stands)
+    for t from start <= t < end by LANES:
+        s = vf_fma(vf_load(b.edit + t), log2e, vf_load(scores + t))
+        vf_store(scores + t, s)
+        most = vf_max(most, s)
+    return vf_hmax(most)
 
 # One row: the short way where it sees the whole page and needs no more than its weights. `exact`: what rounding
 # takes from the weights will be given back, so their sum must be the exact one.
@@ -22,27 +73,24 @@ cdef void weigh_row(Page* page, const uint16_t* scales, Block* b, int r, int sta
     scales_for(page, scales, b, r, start, end)
     b.page_unit[r] = b.scales.largest_value / <float>ROW_LIMIT
     b.fine[r] = exact
-    if not exact and b.hi[r] - b.lo[r] == PAGE_SLOTS:
+    if b.edits == NULL and not exact and b.hi[r] - b.lo[r] == PAGE_SLOTS:
         b.page_sum[r] = weigh_whole_page(products, fine_products, b.row_scale[r], b.scales, weights,
                                          &b.page_most[r], &b.ahead)
         b.ahead.at += PAGE_SLOTS // LANES * b.ahead.bytes
         return
     b.page_most[r] = scores_i8(products, fine_products, b.scales, b.row_scale[r], start, end, scores)
+    if b.edits != NULL:
+        b.page_most[r] = edit_scores(b, r, start, end, scores)
+        if b.page_most[r] == -INFINITY:
+            hide_row(STORE_INT8, b, r, start, end)
+            return
+        load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], start, end, scores, b.scales)
+        b.page_unit[r] = b.scales.largest_value / <float>ROW_LIMIT
     weights_i8(scores, b.page_most[r], b.scales, start, end, weights, &exact_sum, &b.page_sum[r])
     if exact:
         b.page_sum[r] = exact_sum
-
-cdef void hide_row(const Geometry* g, Block* b, int r, int start, int end) noexcept nogil:
-    cdef vi zero = vi_round(vf_set(0.0))
-    cdef int t
-    if g.storage == STORE_FLOAT32:
-        memset(b.scores + r * PAGE_SLOTS + start, 0, 4 * (end - start))
-    else:
-        for t from start <= t < end by LANES:
-            row_store(<int8_t*>b.weights + 2 * r * PAGE_SLOTS, PAGE_SLOTS, t, zero)
-    b.page_most[r] = -INFINITY
-    b.page_sum[r] = 0.0
-    b.fine[r] = False
+    if b.edits != NULL:     # the scales are this row's alone
+        b.scales.lo = b.scales.hi = 0
 
 # The second product with the keys for rows [first, last).
 cdef inline void score_fine(
@@ -85,7 +133,7 @@ cdef void weigh_i8(const Geometry* g, Page* page, const char* run, int start, in
     score_fine(g, run, start, end, b, first, b.rows)
     for r in range(b.rows):
         if b.lo[r] >= b.hi[r]:
-            hide_row(g, b, r, start, end)
+            hide_row(g.storage, b, r, start, end)
             continue
         weigh_row(page, scales, b, r, start, end, False)
         if r % AWAKE_ROWS == AWAKE_ROWS - 1:
@@ -97,10 +145,15 @@ cdef void weigh_f32(const Geometry* g, int start, int end, Block* b) noexcept no
     cdef int r
     for r in range(b.rows):
         if b.lo[r] >= b.hi[r]:
-            hide_row(g, b, r, start, end)
+            hide_row(g.storage, b, r, start, end)
             continue
         row = b.scores + r * PAGE_SLOTS
         b.page_most[r] = scores_f32(row, b.row_scale[r], b.lo[r], b.hi[r], start, end)
+        if b.edits != NULL:
+            b.page_most[r] = edit_scores(b, r, start, end, row)
+            if b.page_most[r] == -INFINITY:
+                hide_row(STORE_FLOAT32, b, r, start, end)
+                continue
         b.page_sum[r] = weights_f32(row, b.page_most[r], start, end)
         b.page_unit[r] = 1.0
         b.fine[r] = False

@@ -57,17 +57,20 @@ class Case:
     reserve: int = 0
     max_length: int | None = None
     scale: float | None = None
+    causal: bool = True
+    window_right: int = 0
 
     def __str__(self) -> str:
         (hq, hkv), (dk, dv) = self.heads, self.dims
         shape = f"{self.tier}-{self.storage}-heads{hq}:{hkv}-dims{dk}:{dv}"
-        return f"{shape}-W{self.window}-S{self.sinks}-R{self.reserve}"
+        sides = "" if self.causal else f"-right{self.window_right}"
+        return f"{shape}-W{self.window}-S{self.sinks}-R{self.reserve}{sides}"
 
     @property
     def ring(self) -> int:
         """Slots of the ring: the window and the reserve in whole pages, and one page more."""
         assert self.window is not None
-        return 128 * (math.ceil((self.window + self.reserve) / 128) + 1)
+        return 128 * (math.ceil((self.window + self.window_right + self.reserve) / 128) + 1)
 
     @property
     def score_scale(self) -> float:
@@ -90,6 +93,8 @@ class Case:
             reserve=self.reserve,
             storage=self.storage,
             scale=self.scale,
+            causal=self.causal,
+            window_right=self.window_right,
             max_length=self.max_length,
         )
         return DecoderSession(spec, Arena(budget=256 << 20) if arena is None else arena, tier=self.tier)
