@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
+CONFORMANCE := .venv-conformance
 KERNELS := $(wildcard decoder/kernels/*.pyx decoder/kernels/*.pxi decoder/kernels/*.h)
 
 # The rooms must never be importable by their bare names from the repository root.
@@ -14,13 +15,14 @@ $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Rondel needs 
 $(PYTHON) -m venv $(VENV)
 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 endef
-define INSTALL_BENCH
-$(PYTHON) -m venv $(BENCH)
-$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+# $(call INSTALL_EXTRA,venv,extra)
+define INSTALL_EXTRA
+$(PYTHON) -m venv $(1)
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$(2)]'
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic accuracy .venv
+.PHONY: help demo test test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic accuracy conformance .venv
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +36,7 @@ help:
 	@echo 'make bench-kernels  decode attention beside other engines and the bare memory (BENCH_ARGS=--quick)'
 	@echo 'make bench-traffic  does its time follow the bytes or the arithmetic?'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
+	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
 	@echo 'make debug    rebuild the kernels with checks on (make ext puts the fast ones back)'
 	@echo 'make clean    remove everything that make has made'
 
@@ -66,6 +69,7 @@ lint: .venv
 types: .venv
 	$(BIN)/mypy
 	MYPYPATH=benchmarks $(BIN)/mypy benchmarks
+	MYPYPATH=conformance $(BIN)/mypy conformance
 	$(BIN)/python scripts/check_stubs.py
 
 protos: .venv
@@ -76,7 +80,7 @@ dist: .venv
 
 # The other engines live in an environment of their own; the compiled kernels are the source tree's.
 $(BENCH)/.built: pyproject.toml setup.py
-	$(INSTALL_BENCH)
+	$(call INSTALL_EXTRA,$(BENCH),bench)
 	@touch $@
 
 bench-kernels: $(BENCH)/.built .venv
@@ -93,6 +97,14 @@ accuracy: .venv
 	$(BIN)/rondel model pull smollm2-135m
 	$(BIN)/rondel accuracy --text '$(TEXT)' --chunks $(CHUNKS) $(ACCURACY_ARGS)
 
+# onnx has an environment of its own too: it is no dependency of ours.
+$(CONFORMANCE)/.built: pyproject.toml setup.py
+	$(call INSTALL_EXTRA,$(CONFORMANCE),conformance)
+	@touch $@
+
+conformance: $(CONFORMANCE)/.built .venv
+	PYTHONPATH=conformance $(CONFORMANCE)/bin/python conformance/run.py $(CONFORMANCE_ARGS)
+
 debug: .venv
 	RONDEL_DEBUG=1 $(COMPILE)
 
@@ -100,5 +112,5 @@ ext: .venv
 	$(COMPILE)
 
 clean:
-	rm -rf $(VENV) $(BENCH) benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find benchmarks client decoder server proto scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(BENCH) $(CONFORMANCE) benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find benchmarks client conformance decoder server proto scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +
