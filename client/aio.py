@@ -96,9 +96,9 @@ class AsyncStream(StreamCore):
         """Store k and v, and attend from q at the same positions, in one call."""
         return pack(await self._channel.run(self._step(layer, q, k, v, options, return_lse)))
 
-    async def step_embeddings(self, layer: int, x: Array) -> Array:
+    async def step_embeddings(self, layer: int, x: Array, *, options: Options = None) -> Array:
         """``step`` of what the stream's projection of the layer makes of x [n, d_model]; [n, Hq, Dv]."""
-        return await self._channel.run(self._step_embeddings(layer, x))
+        return await self._channel.run(self._step_embeddings(layer, x, options))
 
     async def step_all(self, q: Array, k: Array, v: Array, *, options: Options = None) -> Array:
         """``step`` for all layers: q, k, v [layers, n, heads, dim]; one call per layer and chunk."""

@@ -111,9 +111,9 @@ class StreamCore(StreamState):
             reply = yield from ask(calls.STEP, request)
             return self._result(layer, reply, return_lse)
 
-    def _step_embeddings(self, layer: int, x: Array) -> Steps[Array]:
+    def _step_embeddings(self, layer: int, x: Array, options: AttendOptions | None) -> Steps[Array]:
         with self.alone():
-            item = self._item(layer, None, False)
+            item = self._item(layer, options, False)
             item.embeddings.CopyFrom(to_tensor(checked_array("x", x, (None, None))))
             reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=[item]))
             return self._result(layer, reply, False)[0]

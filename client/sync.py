@@ -95,9 +95,9 @@ class Stream(StreamCore):
         """Store k and v, and attend from q at the same positions, in one call."""
         return pack(self._channel.run(self._step(layer, q, k, v, options, return_lse)))
 
-    def step_embeddings(self, layer: int, x: Array) -> Array:
+    def step_embeddings(self, layer: int, x: Array, *, options: Options = None) -> Array:
         """``step`` of what the stream's projection of the layer makes of x [n, d_model]; [n, Hq, Dv]."""
-        return self._channel.run(self._step_embeddings(layer, x))
+        return self._channel.run(self._step_embeddings(layer, x, options))
 
     def step_all(self, q: Array, k: Array, v: Array, *, options: Options = None) -> Array:
         """``step`` for all layers: q, k, v [layers, n, heads, dim]; one call per layer and chunk."""

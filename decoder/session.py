@@ -165,9 +165,9 @@ class DecoderSession(StreamView):
         (rows,) = call.asked
         return (rows.out, rows.lse) if return_lse else rows.out
 
-    def step_embeddings(self, layer: int, x: Floats) -> Floats:
+    def step_embeddings(self, layer: int, x: Floats, *, options: AttendOptions | None = None) -> Floats:
         """:meth:`step` of what the projection makes of x [n, d_model]. Raises ProjectionNotFound, too."""
-        return self.step(layer, *self.projections.project(self.spec, layer, x))
+        return self.step(layer, *self.projections.project(self.spec, layer, x), options=options)
 
     # --- all layers -----------------------------------------------------------------------------------
 

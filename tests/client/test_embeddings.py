@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tinysafetensors
 
-from rondel import Arena, DecoderSession, Projections, StreamSpec
+from rondel import Arena, AttendOptions, DecoderSession, Projections, StreamSpec
 from rondel.client.cli.launch import server
 from rondel.decoder.errors import (
     InvalidRequest,
@@ -55,6 +55,11 @@ def test_a_stream_answers_as_a_session_does(client: Any, file: Path, rng: np.ran
             stream.step_embeddings(0, half), local.step_embeddings(0, half.astype(np.float32))
         )
         assert stream.layer_length(0) == 303
+        options = AttendOptions(softcap=0.5, ranges=((290, 400),))
+        np.testing.assert_array_equal(
+            stream.step_embeddings(0, x[:2], options=options),
+            local.step_embeddings(0, x[:2], options=options),
+        )
 
 
 def test_errors_are_those_of_a_session(client: Any, rng: np.random.Generator) -> None:

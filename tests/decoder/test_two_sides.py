@@ -65,8 +65,15 @@ def test_sides_wider_than_the_stream_are_no_sides(tier: str, storage: str) -> No
 @engines
 def test_a_rope_turns_both_sides(tier: str, storage: str) -> None:
     sides: dict[str, Any] = {
-        "layers": 1, "query_heads": 4, "kv_heads": 2, "head_dim": 32, "storage": storage,
-        "window": 30, "causal": False, "window_right": 20, "reserve": 40,
+        "layers": 1,
+        "query_heads": 4,
+        "kv_heads": 2,
+        "head_dim": 32,
+        "storage": storage,
+        "window": 30,
+        "causal": False,
+        "window_right": 20,
+        "reserve": 40,
     }
     rng, rope = np.random.default_rng(8), Rope().of_head(32)
     k, v = rng.standard_normal((2, 400, 2, 32), np.float32)

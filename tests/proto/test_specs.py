@@ -25,10 +25,20 @@ TWO_GROUPS = StreamSpec(
     ),
     max_length=4096,
 )
+SEEING = StreamSpec(
+    groups=(
+        LayerGroup(layers=(0,), query_heads=4, kv_heads=4, key_dim=16, value_dim=16, causal=False),
+        LayerGroup(
+            layers=(1,), query_heads=4, kv_heads=4, key_dim=16, value_dim=16,
+            window=32, causal=False, window_right=8,
+        ),
+    ),
+    max_length=64,
+)  # fmt: skip
 UNBOUNDED = StreamSpec.uniform(layers=2, query_heads=2, kv_heads=1, head_dim=8, window=16)
 
 
-@pytest.mark.parametrize("spec", [TWO_GROUPS, UNBOUNDED])
+@pytest.mark.parametrize("spec", [TWO_GROUPS, UNBOUNDED, SEEING])
 def test_a_specification_comes_back(spec: StreamSpec) -> None:
     raw = spec_to_message(spec).SerializeToString()
     assert spec_from_message(spec_pb2.StreamSpec.FromString(raw)) == spec
@@ -38,6 +48,7 @@ def test_in_force_means_that_nothing_is_left_to_defaults() -> None:
     message = spec_to_message(UNBOUNDED, in_force=True)
     assert message.groups[0].scale == UNBOUNDED.groups[0].score_scale
     assert message.groups[0].storage == spec_pb2.STORAGE_TYPE_INT8
+    assert message.groups[0].causal
 
 
 def test_unset_storage_is_int8() -> None:
