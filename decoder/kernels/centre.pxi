@@ -3,18 +3,21 @@
 #
 # Mean and power of a page are a pure function of the stored bytes of the page before it, computed when its slot 0
 # is written: so neither chunking nor rollback nor restoring can change them. The first page and the sink page have
-# no page before them: their mean is 0, and their powers come from the key in their slot 0.
+# no page before them: their means are 0 and their powers 1.
 #
 # Power is for channels far larger than the others (some models' key biases and outliers): it brings them down so
-# that they do not take the codes from the rest. Channels within a factor of OUTLIER stay as they are.
+# that they do not take the codes from the rest. Channels within a factor of OUTLIER stay as they are: 8 and 16
+# did equally well on a real model, 4 no better.
+#
+# Rejected: the first page's powers from its first key. In real models that key is unlike any other, and what it
+# takes from its page cost more than all of centring gains (docs/LOG.md).
 
 cdef enum:
-    OUTLIER = 4         # times the median: of the root mean squares about the mean, or of the first key's sizes
+    OUTLIER = 8         # times the median root mean square about the mean
     MAX_EXPONENT = 100
 
 cdef extern from "math.h" nogil:
     float sqrtf(float)
-    float fabsf(float)
     float ldexpf(float, int)
     float frexpf(float, int*)
 
@@ -97,8 +100,8 @@ cdef void exponents_of(const Geometry* g, const float* sizes, int8_t* exponents)
             mantissa = frexpf(sizes[c] / typical, &exponent)
             exponents[c] = <int8_t>min(exponent - 1 + (mantissa > <float>0.70710678), MAX_EXPONENT)
 
-# Writes mean and exponents of one head of `page`, whose slot 0 will hold the key k [Dk].
-cdef void begin_centre(const Geometry* g, Page* page, Page* before, int head, const float* k) noexcept nogil:
+# Writes mean and exponents of one head of `page`, which are zero so far.
+cdef void begin_centre(const Geometry* g, Page* page, Page* before, int head) noexcept nogil:
     cdef float[1024] sizes
     cdef double[1024] total, squares
     cdef float[1024 + 16] row
@@ -108,11 +111,6 @@ cdef void begin_centre(const Geometry* g, Page* page, Page* before, int head, co
     cdef double mean, x
     cdef uint16_t bits
     cdef int c, slot
-    if before == NULL:
-        for c in range(g.key_dim):
-            sizes[c] = fabsf(k[c])
-        exponents_of(g, sizes, <int8_t*>(at + 2 * g.key_pad))
-        return
     memset(total, 0, 8 * g.key_dim)
     memset(squares, 0, 8 * g.key_dim)
     load_centre(g, before, head, &centre)

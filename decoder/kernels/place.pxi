@@ -20,9 +20,9 @@ cdef inline const Centre* centre_of(const Geometry* g, Page* page, int head, Cen
     load_centre(g, page, head, loaded)
     return loaded
 
-# A page begins a new lap when its slot 0 is written, with the token whose keys are k [Hkv, Dk].
+# A page begins a new lap when its slot 0 is written.
 cdef void begin_page(
-    const Geometry* g, char* base, const int64_t* table, Page* page, int64_t position, const float* k
+    const Geometry* g, char* base, const int64_t* table, Page* page, int64_t position
 ) noexcept nogil:
     cdef char* header = page.at + page.tail + 4 * page.slots
     cdef uint32_t magic = PAGE_MAGIC
@@ -37,8 +37,8 @@ cdef void begin_page(
     if g.storage == STORE_INT8:
         for head in range(g.kv_heads):
             memset(centre_at(g, page, head), 0, 3 * g.key_pad)
-            if g.centring:
-                begin_centre(g, page, found, head, k + head * g.key_dim)
+            if g.centring and found != NULL:
+                begin_centre(g, page, found, head)
     memset(page.at + page.tail, 0, 4 * page.slots + 32)
     memcpy(header, &magic, 4)
     memcpy(header + 4, &version, 2)
@@ -68,7 +68,7 @@ cdef void place_tokens(
     while i < count:
         page = page_at(g, base, table, table_index(g, first + i, &slot))
         if slot == 0:
-            begin_page(g, base, table, &page, first + i, k + i * g.kv_heads * g.key_dim)
+            begin_page(g, base, table, &page, first + i)
         end = min(count, i + tile_tokens(g, first + i, slot))
         for head in range(g.kv_heads):
             centre = centre_of(g, &page, head, &loaded)

@@ -35,8 +35,7 @@ def store_centred(k: ArrayLike, sinks: int = 0, page: int = 128) -> Array:
     A key is stored as the codes of ``(k - mean) / power``, all three float32. Mean (bfloat16) and power (of
     two) of a page, per kv head and channel, come from the page before it, as it is stored: the mean of its
     keys, and the power of two nearest to a channel's standard deviation over their median where that ratio is
-    at least 4. The first page and the sinks have mean 0, and powers in the same way from the sizes in their
-    first key.
+    at least 8. The first page and the sinks have mean 0 and power 1.
     """
     keys = np.asarray(k, np.float32)
     stored = np.zeros(keys.shape, np.float32)
@@ -44,14 +43,13 @@ def store_centred(k: ArrayLike, sinks: int = 0, page: int = 128) -> Array:
     for start in starts:
         end = sinks if start < sinks else min(start + page, len(keys))
         mean = np.zeros(keys.shape[1:], np.float32)
-        sizes = np.abs(keys[start])
+        powers = np.ones(keys.shape[1:], np.float32)
         if start >= sinks + page:
             before = stored[start - page : start].astype(np.float64)
             average = before.mean(axis=0)
             mean = _nearest_bfloat16(average.astype(np.float32))
             spread = np.maximum((before * before).mean(axis=0) - average * average, 0.0)
-            sizes = np.sqrt(spread.astype(np.float32))
-        powers = _powers(sizes)
+            powers = _powers(np.sqrt(spread.astype(np.float32)))
         codes, scales = quantise_rows((keys[start:end] - mean) / powers)
         stored[start:end] = dequantise(codes, scales).astype(np.float32) * powers + mean
     return stored.astype(np.float64)
@@ -69,6 +67,6 @@ def _powers(sizes: NDArray[np.float32]) -> NDArray[np.float32]:
     ratio = sizes / np.where(typical > 0, typical, np.float32(1))
     fraction, exponent = np.frexp(ratio)
     exponent = np.minimum(exponent - 1 + (fraction > np.float32(0.70710678)), 100)
-    outlying = (typical > 0) & (sizes >= np.float32(4) * typical)
+    outlying = (typical > 0) & (sizes >= np.float32(8) * typical)
     powers: NDArray[np.float32] = np.where(outlying, np.ldexp(np.float32(1), exponent), np.float32(1))
     return powers

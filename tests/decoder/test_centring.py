@@ -117,16 +117,15 @@ def test_outlying_channels_take_nothing_from_the_others(kind: str, channels: int
         total = 0.0
         for seed in range(4):
             rng = np.random.default_rng(seed)
-            k = rng.standard_normal((1024, HKV, dim), np.float32)
+            k = rng.standard_normal((1024 + 128, HKV, dim), np.float32)
             q = rng.standard_normal((8, HQ, dim), np.float32)
             if outliers:
                 some = k[..., :channels]
                 some[:] = some + 50 if kind == "offset" else some * 50
-                # A first key that is small by chance leaves its page without a power: not the case meant.
-                some[0] = np.copysign(np.maximum(np.abs(some[0]), 20), some[0])
                 q[..., :channels] /= 50
-            true = reference.weights(q, k)
-            kept = reference.weights(q, reference.store_centred(k))
+            # The first page knows no mean yet: there outliers do cost what they cost any int8 cache.
+            true = reference.weights(q, k[128:])
+            kept = reference.weights(q, reference.store_centred(k)[128:])
             ratio = np.log(np.maximum(true, 1e-300) / np.maximum(kept, 1e-300))
             total += float((true * ratio).sum(-1).mean())
         return total

@@ -22,7 +22,7 @@ FLAGS = {
 }
 
 
-@pytest.mark.parametrize("program", ["primitives", "products"])
+@pytest.mark.parametrize("program", ["primitives", "products", "softmax"])
 @pytest.mark.parametrize("tier", kernels.available())
 def test_against_scalar_code(tier: str, program: str, tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
