@@ -124,20 +124,28 @@ cdef inline int64_t range_count(const Item* item) noexcept nogil:
     cdef int64_t slots = min(item.g.capacity, end - item.g.sinks)
     return max(<int64_t>1, (slots + RANGE_PAGES * PAGE_SLOTS - 1) // (RANGE_PAGES * PAGE_SLOTS))
 
-# Rows from which a bias hides all that they would see of the page see nothing of it.
-cdef void hide_biased(const Item* item, Block* b) noexcept nogil:
+# What is done to the scores of each row on the page at hand. A bias of zeros is none, to the bit: what rows beside
+# it have must not change a row. One from which a bias hides all that it would see of the page sees nothing of it.
+cdef void see_edits(const Item* item, Block* b) noexcept nogil:
     cdef const Geometry* g = &item.g
+    cdef bint always = item.softcap > 0 or item.slopes != NULL
     cdef const float* bias
     cdef int64_t flat
-    cdef int r, t
+    cdef int r, t, hidden
     for r in range(b.rows):
+        b.edited[r] = always
+        b.hides[r] = False
+        if item.bias == NULL:
+            continue
         flat = b.start + r
         bias = item.bias + (b.head * g.group + flat % g.group) * item.bias_head + flat // g.group * item.bias_row
         bias += b.origin[r] - item.bias_first
-        t = b.lo[r]
-        while t < b.hi[r] and bias[t] == -INFINITY:
-            t += 1
-        if t == b.hi[r]:
+        hidden = 0
+        for t in range(b.lo[r], b.hi[r]):
+            hidden += bias[t] == -INFINITY
+            b.edited[r] |= bias[t] != 0
+        b.hides[r] = hidden > 0
+        if hidden == b.hi[r] - b.lo[r]:
             b.lo[r] = b.hi[r] = 0
 
 # What the block's rows see of the sink page, and of a ring page.
@@ -171,8 +179,7 @@ cdef void attend_sinks(const Item* item, Block* b) noexcept nogil:
     cdef Page page = page_at(g, item.base, item.table, 0)
     b.sink_page = True
     see_sinks(item, b)
-    if item.bias != NULL:
-        hide_biased(item, b)
+    see_edits(item, b)
     if item.q_sinks != NULL:
         load_queries(item, b, item.q_sinks)
     attend_page(item, &page, b, page.at + b.head * page.run)
@@ -186,7 +193,7 @@ cdef void attend_range(const Item* item, int64_t number, Block* b) noexcept nogi
     cdef int64_t ring_pages = ring_pages_seen(item, b)
     cdef int64_t ring_page
     cdef Page page, following
-    b.edits = item if item.softcap > 0 or item.slopes != NULL or item.bias != NULL else NULL
+    b.edits = item
     b.sink_page = False
     clear_partial(g, b.rows, &b.page_range)
     if number == 0 and g.sink_slots:
@@ -194,7 +201,6 @@ cdef void attend_range(const Item* item, int64_t number, Block* b) noexcept nogi
     for ring_page in range(number * RANGE_PAGES, min(ring_pages, (number + 1) * RANGE_PAGES)):
         page = page_at(g, item.base, item.table, 1 + ring_page)
         see_ring_page(item, b, ring_page)
-        if item.bias != NULL:
-            hide_biased(item, b)
+        see_edits(item, b)
         following = page_at(g, item.base, item.table, 1 + (ring_page + 1) % ring_pages)
         attend_page(item, &page, b, following.at + b.head * following.run)

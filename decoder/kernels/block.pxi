@@ -61,7 +61,9 @@ cdef struct Block:
     int* hi
     int64_t* origin         # [BLOCK_ROWS] the position that slot 0 holds, or would
     bint sink_page          # whether the page at hand is
-    const Item* edits       # what is done to scores, or NULL
+    int* edited             # [BLOCK_ROWS] whether anything is done to the row's scores of the page at hand
+    int* hides              # [BLOCK_ROWS] whether its bias hides slots of it
+    const Item* edits       # what is done to scores
     float* edit             # [PAGE_SLOTS] what is added to one row's
     char* queries           # [BLOCK_ROWS] rows of query_steps int16 (row_store), or [BLOCK_ROWS][Kp] float32
     char* fine_queries      # [BLOCK_ROWS] rows: what rounding took, in 1/QUERY_FINE_UNITS (int8)
@@ -122,6 +124,8 @@ cdef int64_t block_layout(const Geometry* g, int rows, char* memory, Block* b) n
     b.old_factor = <float*>carve(&at, numbers)
     b.new_factor = <float*>carve(&at, numbers)
     b.fine = <int*>carve(&at, numbers)
+    b.edited = <int*>carve(&at, numbers)
+    b.hides = <int*>carve(&at, numbers)
     b.queries = carve(&at, (4 if g.storage == STORE_FLOAT32 else 2) * rows * <int64_t>g.query_steps)
     b.scores = <float*>carve(&at, 4 * slots)
     b.sums = carve(&at, 4 * rows * g.value_pad)

@@ -14,7 +14,7 @@
 
 cdef enum:
     OUTLIER = 8         # times the median root mean square about the mean
-    MAX_EXPONENT = 100
+    MAX_EXPONENT = 20   # so that a query scaled by it keeps its other channels in 30 bits
 
 cdef extern from "math.h" nogil:
     float sqrtf(float)
@@ -97,7 +97,7 @@ cdef void exponents_of(const Geometry* g, const float* sizes, int8_t* exponents)
         return
     for c in range(g.key_dim):
         if sizes[c] >= OUTLIER * typical:
-            mantissa = frexpf(sizes[c] / typical, &exponent)
+            mantissa = frexpf(min(sizes[c] / typical, <float>1e9), &exponent)
             exponents[c] = <int8_t>min(exponent - 1 + (mantissa > <float>0.70710678), MAX_EXPONENT)
 
 # Writes mean and exponents of one head of `page`, which are zero so far.

@@ -6,9 +6,9 @@ cdef inline void scales_for(Page* page, const uint16_t* scales, Block* b, int r,
     if b.lo[r] != b.scales.lo or b.hi[r] != b.scales.hi:
         load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], start, end, NULL, b.scales)
 
-# Where a bias may hide slots it must not matter what they hold: then every row counts as coarse.
+# Where a bias hides slots it must not matter what they hold: then the row counts as coarse.
 cdef inline bint coarse(const Block* b, int r) noexcept nogil:
-    if b.edits != NULL and b.edits.bias != NULL:
+    if b.hides[r]:
         return b.largest_key[r] > 0
     return b.coarseness[r] * b.largest_key[r] > COARSEST_SCORE
 
@@ -73,13 +73,13 @@ cdef void weigh_row(Page* page, const uint16_t* scales, Block* b, int r, int sta
     scales_for(page, scales, b, r, start, end)
     b.page_unit[r] = b.scales.largest_value / <float>ROW_LIMIT
     b.fine[r] = exact
-    if b.edits == NULL and not exact and b.hi[r] - b.lo[r] == PAGE_SLOTS:
+    if not b.edited[r] and not exact and b.hi[r] - b.lo[r] == PAGE_SLOTS:
         b.page_sum[r] = weigh_whole_page(products, fine_products, b.row_scale[r], b.offset[r], b.scales, weights,
                                          &b.page_most[r], &b.ahead)
         b.ahead.at += PAGE_SLOTS // LANES * b.ahead.bytes
         return
     b.page_most[r] = scores_i8(products, fine_products, b.scales, b.row_scale[r], b.offset[r], start, end, scores)
-    if b.edits != NULL:
+    if b.edited[r]:
         b.page_most[r] = edit_scores(b, r, start, end, scores)
         if b.page_most[r] == -INFINITY:
             hide_row(STORE_INT8, b, r, start, end)
@@ -89,7 +89,7 @@ cdef void weigh_row(Page* page, const uint16_t* scales, Block* b, int r, int sta
     weights_i8(scores, b.page_most[r], b.scales, start, end, weights, &exact_sum, &b.page_sum[r])
     if exact:
         b.page_sum[r] = exact_sum
-    if b.edits != NULL:     # the scales are this row's alone
+    if b.edited[r]:         # the scales are this row's alone
         b.scales.lo = b.scales.hi = 0
 
 # The second product with the keys for rows [first, last).
@@ -149,7 +149,7 @@ cdef void weigh_f32(const Geometry* g, int start, int end, Block* b) noexcept no
             continue
         row = b.scores + r * PAGE_SLOTS
         b.page_most[r] = scores_f32(row, b.row_scale[r], b.lo[r], b.hi[r], start, end)
-        if b.edits != NULL:
+        if b.edited[r]:
             b.page_most[r] = edit_scores(b, r, start, end, row)
             if b.page_most[r] == -INFINITY:
                 hide_row(STORE_FLOAT32, b, r, start, end)

@@ -35,7 +35,7 @@ def store_centred(k: ArrayLike, sinks: int = 0, page: int = 128) -> Array:
     A key is stored as the codes of ``(k - mean) / power``, all three float32. Mean (bfloat16) and power (of
     two) of a page, per kv head and channel, come from the page before it, as it is stored: the mean of its
     keys, and the power of two nearest to a channel's standard deviation over their median where that ratio is
-    at least 8. The first page and the sinks have mean 0 and power 1.
+    at least 8, no more than 2**20. The first page and the sinks have mean 0 and power 1.
     """
     keys = np.asarray(k, np.float32)
     stored = np.zeros(keys.shape, np.float32)
@@ -64,9 +64,10 @@ def _nearest_bfloat16(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def _powers(sizes: NDArray[np.float32]) -> NDArray[np.float32]:
     """sizes [Hkv, Dk] -> the powers of two that channels far larger than the median are divided by."""
     typical = np.sort(sizes, axis=-1)[:, sizes.shape[-1] // 2, None]
-    ratio = sizes / np.where(typical > 0, typical, np.float32(1))
+    with np.errstate(over="ignore"):
+        ratio = np.minimum(sizes / np.where(typical > 0, typical, np.float32(1)), np.float32(1e9))
     fraction, exponent = np.frexp(ratio)
-    exponent = np.minimum(exponent - 1 + (fraction > np.float32(0.70710678)), 100)
+    exponent = np.minimum(exponent - 1 + (fraction > np.float32(0.70710678)), 20)
     outlying = (typical > 0) & (sizes >= np.float32(8) * typical)
     powers: NDArray[np.float32] = np.where(outlying, np.ldexp(np.float32(1), exponent), np.float32(1))
     return powers

@@ -145,3 +145,29 @@ def test_bits_per_value() -> None:
 def test_flag_is_a_flag() -> None:
     with pytest.raises(InvalidSpec, match="centring must be True or False, got 1"):
         LayerGroup(layers=(0,), query_heads=1, kv_heads=1, key_dim=4, value_dim=4, centring=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_powers_leave_the_query_its_other_channels(tier: str) -> None:
+    """One key's channel 1e30 times the others, in a page that has left the window: powers are bounded."""
+    rng = np.random.default_rng(5)
+    k = rng.standard_normal((256, HKV, 24), np.float32)
+    k[:128] *= 1e-15
+    k[:128, :, 0] = 0
+    k[7, :, 0] = 1e15
+    k[128:, :, 0] = 0
+    v = rng.standard_normal((256, HKV, 8), np.float32)
+    q = rng.standard_normal((1, HQ, 24), np.float32)
+    stream = session(tier, 24, window=128)
+    for start in range(0, 256, 128):
+        stream.append(0, k[start : start + 128], v[start : start + 128])
+    stored_v = reference.dequantise(*reference.quantise_rows(v))
+    for most in (1.0, 1e4, 1e15):
+        asked = q.copy()
+        asked[..., 0] = most
+        out, lse = stream.attend(0, asked, return_lse=True)
+        assert np.isfinite(out).all(), most
+        assert np.isfinite(lse).all(), most
+        if most == 1.0:
+            want, _ = reference.attend(asked, reference.store_centred(k), stored_v, window=128)
+            assert_near(out, want, 2.0**-9 * float(np.abs(v).max()), f"{tier} {most}")
