@@ -61,7 +61,7 @@ class LayerGroup:
     centring: bool = False
     """Whether int8 keys are stored relative to the mean of the page before them, channels far larger than
     the others brought down by powers of two: several times more exact where keys have a bias or outliers, for
-    a few hundredths of the speed."""
+    4 to 20% more time (docs/LOG.md). The first 128 tokens and the sinks are stored as without it."""
     scale: float | None = None
     """Multiplier of q·k; None = 1/√key_dim."""
     rope: Rope | None = None

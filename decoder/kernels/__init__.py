@@ -4,7 +4,9 @@
     tiles.h       products of stored tiles with a block of rows: tiles_pairs.h, tiles_planes.h and tiles_amx.h
                   by the multiply that there is, tiles_f32.h
     geometry.pxi  where a token's bytes are
-    store.pxi     quantise and place; read and compare
+    store.pxi     one row: quantise it, put it into its slot and get it back
+    centre.pxi    what a page's keys are stored relative to
+    place.pxi     tokens into their slots; read and compare
     softmax.pxi   one row over one page; softmax.h, the same for a whole page in registers
     products.pxi, weigh.pxi   a block of rows over one page: its products, and from them to weights
     block.pxi     a block of rows: queries, working space, running state

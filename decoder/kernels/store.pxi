@@ -1,4 +1,4 @@
-# Append: quantise n tokens and put them into their slots; and the way back, for reading and comparing.
+# One row of one kv head: quantise it, put it into its slot, and get it back.
 #
 # int8: one scale per (token, kv head), max|x| / 127 rounded up to bfloat16 so that |code| <= 127, never
 # below 2^-110 (a row of zeros or denormals stays finite and exact enough); code = round-half-even(x / scale).

@@ -20,7 +20,7 @@
 
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2)
 
-/* Lines per vector of softmax: as fast as memory delivers them; more at once only made the softmax wait. */
+/* Lines per 16 numbers of softmax or merging: as fast as memory delivers them; more only made the softmax wait. */
 #define FETCH_LINES 4
 
 ALWAYS void fetch_ahead(const char *ahead, int64_t bytes)
@@ -113,7 +113,7 @@ ALWAYS void product_i8_rows(const int8_t *tile, int64_t tile_bytes, int tiles, i
  * steps: a multiple of 8
  * ahead: the same extent of bytes, which the caller will need soon
  * rows:  [count] rows as row_store left them, each of row_steps steps (a multiple of 16), from some step on
- *        that is ROW_STEP_BYTES · step beyond the row's beginning; zero between `steps` and the next 16
+ *        that is ROW_STEP_BYTES · step beyond the row's beginning
  * out:   [count] rows of int32, out_stride apart, 16 per tile written */
 static void product_i8(const int8_t *tile, int64_t tile_bytes, int tiles, int steps, const int8_t *ahead,
                        const int8_t *rows, int64_t row_steps, int32_t *out, int64_t out_stride, int count,
