@@ -38,7 +38,8 @@ cdef void merge_page(
             continue
         if r % AWAKE_ROWS == AWAKE_ROWS - 1:
             product_awake(&b.product)
-        b.ahead.at = next_run + r * (g.value_pad // LANES) * b.ahead.bytes
+        b.ahead.at = next_run + r * (g.value_pad // LANES) * FETCH_BYTES
+        b.ahead.bytes = FETCH_BYTES if b.ahead.at < b.ahead_end else 0
         if b.fine[r]:
             weigh_remainders(b.scores + r * PAGE_SLOTS, start, end, <int8_t*>b.fine_weights)
             sum_page(g, page.slots, values, start, end, values, b.fine_weights, 1, b.fine_sums, &b.product)
@@ -78,12 +79,12 @@ cdef void attend_page(const Item* item, Page* page, Block* b, const char* next_r
         centre_queries(g, b, centre_at(g, page, b.head), item.scale * <float>1.4426950408889634)
     score_page(g, run, start, end, values, b.queries, b.rows, <void*>b.products if whole_numbers else b.scores,
                &b.product)
-    b.ahead.at, b.ahead.bytes = values, FETCH_LINES * LANES * 4
+    b.ahead.at, b.ahead.bytes, b.ahead_end = values, FETCH_BYTES, values + value_bytes(g, page.slots)
     if whole_numbers:
         weigh_i8(g, page, run, start, end, b)
     else:
         weigh_f32(g, start, end, b)
-    b.ahead.at = next_run
+    b.ahead_end = next_run + key_bytes(g, PAGE_SLOTS)
     sum_page(g, page.slots, values, start, end, next_run, <void*>b.weights if whole_numbers else b.scores, b.rows,
              b.sums, &b.product)
     merge_page(g, page, values, start, end, b, next_run)
@@ -127,19 +128,15 @@ cdef inline int64_t range_count(const Item* item) noexcept nogil:
 # What is done to the scores of each row on the page at hand. A bias of zeros is none, to the bit: what rows beside
 # it have must not change a row. One from which a bias hides all that it would see of the page sees nothing of it.
 cdef void see_edits(const Item* item, Block* b) noexcept nogil:
-    cdef const Geometry* g = &item.g
     cdef bint always = item.softcap > 0 or item.slopes != NULL
     cdef const float* bias
-    cdef int64_t flat
     cdef int r, t, hidden
     for r in range(b.rows):
         b.edited[r] = always
         b.hides[r] = False
         if item.bias == NULL:
             continue
-        flat = b.start + r
-        bias = item.bias + (b.head * g.group + flat % g.group) * item.bias_head + flat // g.group * item.bias_row
-        bias += b.origin[r] - item.bias_first
+        bias = row_bias(item, b, r)
         hidden = 0
         for t in range(b.lo[r], b.hi[r]):
             hidden += bias[t] == -INFINITY
@@ -193,7 +190,7 @@ cdef void attend_range(const Item* item, int64_t number, Block* b) noexcept nogi
     cdef int64_t ring_pages = ring_pages_seen(item, b)
     cdef int64_t ring_page
     cdef Page page, following
-    b.edits = item
+    b.item = item
     b.sink_page = False
     clear_partial(g, b.rows, &b.page_range)
     if number == 0 and g.sink_slots:

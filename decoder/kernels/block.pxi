@@ -4,7 +4,7 @@
 cdef extern from "tiles.h":
     enum:
         ROW_STEP_BYTES
-        FETCH_LINES
+        FETCH_BYTES
     ctypedef struct ProductState:
         pass
     void fetch_ahead(const char*, int64_t) noexcept nogil
@@ -63,7 +63,7 @@ cdef struct Block:
     bint sink_page          # whether the page at hand is
     int* edited             # [BLOCK_ROWS] whether anything is done to the row's scores of the page at hand
     int* hides              # [BLOCK_ROWS] whether its bias hides slots of it
-    const Item* edits       # what is done to scores
+    const Item* item        # whose rows these are
     float* edit             # [PAGE_SLOTS] what is added to one row's
     char* queries           # [BLOCK_ROWS] rows of query_steps int16 (row_store), or [BLOCK_ROWS][Kp] float32
     char* fine_queries      # [BLOCK_ROWS] rows: what rounding took, in 1/QUERY_FINE_UNITS (int8)
@@ -89,6 +89,7 @@ cdef struct Block:
     int* fine               # [BLOCK_ROWS] few keys carry the weight: remainders get their own pass
     PageScales* scales      # of the page at hand
     Ahead ahead             # what is fetched during the softmax and the merging
+    const char* ahead_end   # and no further: with many rows it is all there after the first few
     ProductState product
     Partial page_range      # of the range at hand
     Partial total           # of the ranges before it
@@ -199,9 +200,10 @@ cdef void quantise_queries(const Geometry* g, Block* b, float scale) noexcept no
     cdef int r, i
     for r in range(b.rows):
         memcpy(padded, b.plain_queries + <int64_t>r * g.query_steps, 4 * g.query_steps)
-        for i in range(g.key_pad):
-            if b.exponents[i]:
-                padded[i] = ldexpf(padded[i], b.exponents[i])
+        if g.centring:
+            for i in range(g.key_pad):
+                if b.exponents[i]:
+                    padded[i] = ldexpf(padded[i], b.exponents[i])
         most = vf_set(<float>1e-30)     # keeps the factor finite; so small a query scores zero anyway
         for i from 0 <= i < g.query_steps by LANES:
             most = vf_max(most, vf_abs(vf_load(padded + i)))

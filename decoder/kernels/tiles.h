@@ -20,8 +20,8 @@
 
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2)
 
-/* Lines per 16 numbers of softmax or merging: as fast as memory delivers them; more only made the softmax wait. */
-#define FETCH_LINES 4
+/* Four lines per 16 numbers of softmax or merging: as fast as memory delivers them; more only made the softmax wait. */
+#define FETCH_BYTES (16 * LANES) /* that is, per vector */
 
 ALWAYS void fetch_ahead(const char *ahead, int64_t bytes)
 {

@@ -24,16 +24,21 @@ cdef void hide_row(int storage, Block* b, int r, int start, int end) noexcept no
     b.page_sum[r] = 0.0
     b.fine[r] = False
 
+# A row's bias, to be indexed by the slots of the page at hand that it sees.
+cdef inline const float* row_bias(const Item* item, const Block* b, int r) noexcept nogil:
+    cdef int64_t flat = b.start + r
+    cdef int64_t head = b.head * item.g.group + flat % item.g.group
+    return (item.bias + head * item.bias_head + flat // item.g.group * item.bias_row
+            + (b.origin[r] - item.bias_first))
+
 # Scores of one row over one page, in units of log2, -inf where hidden: softcap, then bias and ALiBi, whose distance
 # to a sink counts from the row or from where the sinks seem to lie (S + W - 1), whichever is nearer. Returns the
 # largest.
 cdef float edit_scores(Block* b, int r, int start, int end, float* scores) noexcept nogil:
-    cdef const Item* item = b.edits
+    cdef const Item* item = b.item
     cdef const Geometry* g = &item.g
-    cdef int64_t flat = b.start + r
-    cdef int64_t head = b.head * g.group + flat % g.group
+    cdef int64_t head = b.head * g.group + (b.start + r) % g.group
     cdef int64_t stands = b.position[r]
-    cdef const float* bias
     cdef vf ln2 = vf_set(<float>0.6931471805599453), log2e = vf_set(<float>1.4426950408889634)
     cdef vf most = vf_set(-INFINITY)
     cdef vf cap, inverse, s
@@ -47,8 +52,7 @@ cdef float edit_scores(Block* b, int r, int start, int end, float* scores) noexc
             vf_store(scores + t, s)
     memset(b.edit + start, 0, 4 * (end - start))
     if item.bias != NULL:
-        bias = item.bias + head * item.bias_head + flat // g.group * item.bias_row
-        memcpy(b.edit + b.lo[r], bias + (b.origin[r] + b.lo[r] - item.bias_first), 4 * (b.hi[r] - b.lo[r]))
+        memcpy(b.edit + b.lo[r], row_bias(item, b, r) + b.lo[r], 4 * (b.hi[r] - b.lo[r]))
     if item.slopes != NULL:
         if b.sink_page:
             stands = min(stands, g.sinks + g.window - 1)
@@ -77,6 +81,8 @@ cdef void weigh_row(Page* page, const uint16_t* scales, Block* b, int r, int sta
         b.page_sum[r] = weigh_whole_page(products, fine_products, b.row_scale[r], b.offset[r], b.scales, weights,
                                          &b.page_most[r], &b.ahead)
         b.ahead.at += PAGE_SLOTS // LANES * b.ahead.bytes
+        if b.ahead.at >= b.ahead_end:
+            b.ahead.bytes = 0
         return
     b.page_most[r] = scores_i8(products, fine_products, b.scales, b.row_scale[r], b.offset[r], start, end, scores)
     if b.edited[r]:
