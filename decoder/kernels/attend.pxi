@@ -15,7 +15,7 @@ cdef extern from "math.h" nogil:
 # The page's sums join the range's state. A page where a row sees nothing changes none of its bits: factors 1
 # and 0, and its sums are not touched. (The finite stand-in for -inf keeps NaN out of the differences.)
 cdef void merge_page(
-    const Geometry* g, Page* page, const char* values, int start, int end, Block* b, const char* next_run
+    const Geometry* g, Page* page, const char* values, int start, int end, Block* b
 ) noexcept nogil:
     cdef Partial* state = &b.page_range
     cdef vf most, page_most, apart, old_factor, new_factor, value, unit
@@ -38,17 +38,18 @@ cdef void merge_page(
             continue
         if r % AWAKE_ROWS == AWAKE_ROWS - 1:
             product_awake(&b.product)
-        b.ahead.at = next_run + r * (g.value_pad // LANES) * FETCH_BYTES
-        b.ahead.bytes = FETCH_BYTES if b.ahead.at < b.ahead_end else 0
         if b.fine[r]:
             weigh_remainders(b.scores + r * PAGE_SLOTS, start, end, <int8_t*>b.fine_weights)
-            sum_page(g, page.slots, values, start, end, values, b.fine_weights, 1, b.fine_sums, &b.product)
-        old_factor = vf_set(b.old_factor[r])
-        unit = vf_set(b.new_factor[r])
+            sum_page(g, page.slots, values, start, end, &b.ahead, b.fine_weights, 1, b.fine_sums, &b.product)
         offset = <int64_t>r * g.value_pad
         acc = state.acc + offset
+        if g.storage == STORE_INT8 and not b.fine[r]:
+            merge_sums(<int32_t*>b.sums + offset, b.new_factor[r], b.old_factor[r], acc, g.value_pad, &b.ahead)
+            continue
+        old_factor = vf_set(b.old_factor[r])
+        unit = vf_set(b.new_factor[r])
         for c from 0 <= c < g.value_pad by LANES:
-            fetch_step(&b.ahead, c // LANES)
+            ahead_step(&b.ahead, VECTOR_TICKS)
             if g.storage == STORE_FLOAT32:
                 value = vf_load(<float*>b.sums + offset + c)
             else:
@@ -57,7 +58,7 @@ cdef void merge_page(
                 value = vf_fma(vf_from_i32(b.fine_sums + c), fine_unit, value)
             vf_store(acc + c, vf_fma(value, unit, vf_mul(vf_load(acc + c), old_factor)))
 
-# next_run: what the block will read after this page, to be fetched while the values are summed.
+# next_run: what will be read after this page.
 cdef void attend_page(const Item* item, Page* page, Block* b, const char* next_run) noexcept nogil:
     cdef const Geometry* g = &item.g
     cdef int start = PAGE_SLOTS, end = 0
@@ -73,21 +74,19 @@ cdef void attend_page(const Item* item, Page* page, Block* b, const char* next_r
         return
     start = start & ~15
     end = (end + 15) & ~15
-    if whole_numbers:   # scales and centre, which are wanted first
-        fetch_ahead(next_run + key_bytes(g, PAGE_SLOTS) + value_bytes(g, PAGE_SLOTS), 4 * PAGE_SLOTS + 3 * g.key_pad)
+    ahead_begin(&b.ahead, next_run, page.run, page_ticks(
+        whole_numbers, b.rows, key_bytes(g, page.slots) + value_bytes(g, page.slots), page.slots, g.value_pad))
     if g.centring:
         centre_queries(g, b, centre_at(g, page, b.head), item.scale * <float>1.4426950408889634)
-    score_page(g, run, start, end, values, b.queries, b.rows, <void*>b.products if whole_numbers else b.scores,
+    score_page(g, run, start, end, &b.ahead, b.queries, b.rows, <void*>b.products if whole_numbers else b.scores,
                &b.product)
-    b.ahead.at, b.ahead.bytes, b.ahead_end = values, FETCH_BYTES, values + value_bytes(g, page.slots)
     if whole_numbers:
         weigh_i8(g, page, run, start, end, b)
     else:
         weigh_f32(g, start, end, b)
-    b.ahead_end = next_run + key_bytes(g, PAGE_SLOTS)
-    sum_page(g, page.slots, values, start, end, next_run, <void*>b.weights if whole_numbers else b.scores, b.rows,
+    sum_page(g, page.slots, values, start, end, &b.ahead, <void*>b.weights if whole_numbers else b.scores, b.rows,
              b.sums, &b.product)
-    merge_page(g, page, values, start, end, b, next_run)
+    merge_page(g, page, values, start, end, b)
 
 # Adds the partial of a range to what the ranges before it gave. Empty ones change no bit.
 cdef void merge_range(const Geometry* g, int rows, const Partial* new, Partial* total) noexcept nogil:
@@ -190,6 +189,10 @@ cdef void attend_range(const Item* item, int64_t number, Block* b) noexcept nogi
     cdef int64_t ring_pages = ring_pages_seen(item, b)
     cdef int64_t ring_page
     cdef Page page, following
+    # Where this thread most likely goes on after the last page.
+    cdef int next_head = b.head
+    if b.start + b.rows == item.rows * g.group and b.head + 1 < g.kv_heads:
+        next_head = b.head + 1
     b.item = item
     b.sink_page = False
     clear_partial(g, b.rows, &b.page_range)
@@ -200,4 +203,4 @@ cdef void attend_range(const Item* item, int64_t number, Block* b) noexcept nogi
         see_ring_page(item, b, ring_page)
         see_edits(item, b)
         following = page_at(g, item.base, item.table, 1 + (ring_page + 1) % ring_pages)
-        attend_page(item, &page, b, following.at + b.head * following.run)
+        attend_page(item, &page, b, following.at + (next_head if ring_page + 1 == ring_pages else b.head) * following.run)

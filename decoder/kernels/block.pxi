@@ -4,19 +4,23 @@
 cdef extern from "tiles.h":
     enum:
         ROW_STEP_BYTES
-        FETCH_BYTES
+        VECTOR_TICKS
+    ctypedef struct Ahead:
+        pass
     ctypedef struct ProductState:
         pass
-    void fetch_ahead(const char*, int64_t) noexcept nogil
+    void ahead_begin(Ahead*, const char*, int64_t, int64_t) noexcept nogil
+    void ahead_step(Ahead*, int) noexcept nogil
+    int64_t page_ticks(bint, int, int64_t, int, int) noexcept nogil
     void product_begin(ProductState*) noexcept nogil
     void product_end(ProductState*) noexcept nogil
     void product_awake(const ProductState*) noexcept nogil
     void product_i8(
-        const int8_t*, int64_t, int, int, const int8_t*, const int8_t*, int64_t, int32_t*, int64_t, int,
+        const int8_t*, int64_t, int, int, Ahead*, const int8_t*, int64_t, int32_t*, int64_t, int,
         ProductState*
     ) noexcept nogil
     void product_f32(
-        const float*, int64_t, int, int, const float*, const float*, int64_t, float*, int64_t, int
+        const float*, int64_t, int, int, Ahead*, const float*, int64_t, float*, int64_t, int
     ) noexcept nogil
 
 # What a batch is made of: one stream's layer with its query rows.
@@ -88,8 +92,7 @@ cdef struct Block:
     float* largest_key      # [BLOCK_ROWS] largest visible key scale of the page
     int* fine               # [BLOCK_ROWS] few keys carry the weight: remainders get their own pass
     PageScales* scales      # of the page at hand
-    Ahead ahead             # what is fetched during the softmax and the merging
-    const char* ahead_end   # and no further: with many rows it is all there after the first few
+    Ahead ahead             # what is fetched meanwhile
     ProductState product
     Partial page_range      # of the range at hand
     Partial total           # of the ranges before it

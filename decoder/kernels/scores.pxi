@@ -11,16 +11,18 @@ cdef void write_page_scores(
     cdef int r, t
     if g.centring:
         centre_queries(g, b, centre_at(g, page, b.head), item.scale * <float>1.4426950408889634)
-    score_page(g, run, 0, page.slots, run, b.queries, b.rows,
+    ahead_begin(&b.ahead, run, 0, 1)    # nothing
+    score_page(g, run, 0, page.slots, &b.ahead, b.queries, b.rows,
                <void*>b.products if g.storage == STORE_INT8 else b.scores, &b.product)
     if g.storage == STORE_INT8:
-        score_page(g, run, 0, page.slots, run, b.fine_queries, b.rows, b.fine_products, &b.product)
+        score_page(g, run, 0, page.slots, &b.ahead, b.fine_queries, b.rows, b.fine_products, &b.product)
     for r in range(b.rows):
         row = b.scores + r * PAGE_SLOTS
         if b.lo[r] >= b.hi[r]:
             continue
         if g.storage == STORE_INT8:
-            load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], 0, page.slots, NULL, b.scales)
+            load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], 0, page.slots, NULL, b.scales,
+                        &b.ahead)
             scores_i8(b.products + r * PAGE_SLOTS, b.fine_products + r * PAGE_SLOTS, b.scales, b.row_scale[r],
                       b.offset[r], 0, page.slots, row)
         else:

@@ -60,9 +60,12 @@ static inline vf vf_exp2(vf x)
     return vf_zero_below(vf_scale_by_power(y, vi_bits(whole)), x, vf_set(-126.0f));
 }
 
-/* 2^x for x in [-126, 127], relative error under 5e-7 (degree 5): for weights that are rounded to 2^-16 afterwards. */
+/* 2^x for x <= 127, next to nothing below -126, relative error under 5e-7 (degree 5): for weights that are rounded to
+ * 2^-16 afterwards. */
+#ifndef VF_EXP2_SHORT
 static inline vf vf_exp2_short(vf x)
 {
+    x = vf_max(x, vf_set(-126.0f));
     const vf to_whole = vf_set(0x1.8p23f);
     vf whole = vf_add(x, to_whole);
     vf f = vf_sub(x, vf_sub(whole, to_whole));
@@ -74,6 +77,7 @@ static inline vf vf_exp2_short(vf x)
     y = vf_fma(y, f, vf_set(1.0f));
     return vf_scale_by_power(y, vi_bits(whole));
 }
+#endif
 
 /* tanh(x), relative error under 3e-7: a polynomial below 0.625 (after Cephes' tanhf), 1 - 2 / (e^2x + 1) above. */
 static inline vf vf_tanh(vf x)

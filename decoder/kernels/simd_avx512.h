@@ -60,6 +60,20 @@ static inline vf vf_scale_by_power(vf x, vi n)
 {
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(n, 23)));
 }
+/* As in simd.h, a third shorter: one instruction takes x - floor(x), another multiplies by 2^floor(x), whatever x is. On
+ * [0, 1] a polynomial of degree 5 that is exact at 0 has a relative error under 2e-7. */
+#define VF_EXP2_SHORT
+static inline vf vf_exp2_short(vf x)
+{
+    vf f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vf y = vf_set(0x1.e974fap-10f);
+    y = vf_fma(y, f, vf_set(0x1.277856p-7f));
+    y = vf_fma(y, f, vf_set(0x1.c91ce6p-5f));
+    y = vf_fma(y, f, vf_set(0x1.ebdb56p-3f));
+    y = vf_fma(y, f, vf_set(0x1.62e4bap-1f));
+    y = vf_fma(y, f, vf_set(1.0f));
+    return _mm512_scalef_ps(y, x);
+}
 
 #if defined(__AVX512VNNI__)
 #define ROW_PLANES

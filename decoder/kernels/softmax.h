@@ -29,13 +29,14 @@ typedef struct {
 /* keys, values [PAGE_SLOTS] bfloat16, none of them zero. Slots [start, end), multiples of LANES, are touched.
  * scores [PAGE_SLOTS], or NULL: slots where it is -inf are hidden as well. */
 ALWAYS void load_scales_of(const uint16_t *keys, const uint16_t *values, int lo, int hi, int start, int end,
-                           const float *scores, PageScales *s, const int whole)
+                           const float *scores, PageScales *s, Ahead *ahead, const int whole)
 {
     const vf zero = vf_set(0.0f), one = vf_set(1.0f), half = vf_set((float)ROW_LIMIT / 2);
     vf largest_key = zero, largest_value = zero, far = zero;
     s->lo = lo;
     s->hi = hi;
     for (int t = start; t < end; t += LANES) {
+        ahead_step(ahead, VECTOR_TICKS);
         vf key = vf_from_bf16(keys + t), value = vf_from_bf16(values + t);
         vf_store(s->key + t, key);
         if (scores)
@@ -48,6 +49,7 @@ ALWAYS void load_scales_of(const uint16_t *keys, const uint16_t *values, int lo,
     s->largest_value = vf_hmax(largest_value);
     const vf to_units = vf_set((float)ROW_LIMIT / s->largest_value);
     for (int t = start; t < end; t += LANES) {
+        ahead_step(ahead, VECTOR_TICKS);
         vf units = vf_mul(vf_load(s->units + t), to_units);
         vf near = vf_zero_below(one, units, half);
         vf_store(s->units + t, units);
@@ -59,34 +61,22 @@ ALWAYS void load_scales_of(const uint16_t *keys, const uint16_t *values, int lo,
 }
 
 static void load_scales(const uint16_t *keys, const uint16_t *values, int lo, int hi, int start, int end,
-                        const float *scores, PageScales *s)
+                        const float *scores, PageScales *s, Ahead *ahead)
 {
     if (lo == 0 && hi == PAGE_SLOTS && !scores)
-        load_scales_of(keys, values, 0, PAGE_SLOTS, 0, PAGE_SLOTS, 0, s, 1);
+        load_scales_of(keys, values, 0, PAGE_SLOTS, 0, PAGE_SLOTS, 0, s, ahead, 1);
     else
-        load_scales_of(keys, values, lo, hi, start, end, scores, s, 0);
-}
-
-/* What is asked for while the arithmetic goes on: `bytes` per vector, from `at` on. */
-typedef struct {
-    const char *at;
-    int64_t bytes;
-} Ahead;
-
-ALWAYS void fetch_step(const Ahead *ahead, int vector)
-{
-    for (int64_t i = 0; i < ahead->bytes; i += 64)
-        PREFETCH(ahead->at + vector * ahead->bytes + i);
+        load_scales_of(keys, values, lo, hi, start, end, scores, s, ahead, 0);
 }
 
 /* products (and with `fine` fine_products, in 1/QUERY_FINE_UNITS) [PAGE_SLOTS] -> weights: rounded to units, as a row. offset is added to the
  * scores, which are in units of log2; most: the largest. Returns the sum of 2^(score - most), as far as possible of what the rounded weights are. `mixed`: some
  * scales are not near the largest. */
 ALWAYS float weigh_page(const int32_t *products, const int32_t *fine_products, float row_scale, float offset,
-                        const PageScales *scales, int8_t *weights, float *most, const Ahead *ahead,
+                        const PageScales *scales, int8_t *weights, float *most, Ahead *ahead,
                         const int mixed, const int fine)
 {
-    const vf scale = vf_set(row_scale), shift = vf_set(offset), least = vf_set(-126.0f);
+    const vf scale = vf_set(row_scale), shift = vf_set(offset);
     vf score[PAGE_VECTORS], largest[PAGE_VECTORS / 2];
     vi whole[PAGE_VECTORS];
 #pragma GCC unroll 32
@@ -110,8 +100,8 @@ ALWAYS float weigh_page(const int32_t *products, const int32_t *fine_products, f
     vf rounded[2] = {vf_set(0.0f), vf_set(0.0f)}, exact[2] = {vf_set(0.0f), vf_set(0.0f)};
 #pragma GCC unroll 32
     for (int i = 0; i < PAGE_VECTORS; i++) {
-        fetch_step(ahead, i);
-        vf e = vf_exp2_short(vf_max(vf_sub(score[i], top), least));
+        ahead_step(ahead, VECTOR_TICKS);
+        vf e = vf_exp2_short(vf_sub(score[i], top));
         whole[i] = vi_round(vf_mul(e, vf_load(scales->units + LANES * i)));
         rounded[i % 2] = vf_fma(vf_from_vi(whole[i]), vf_load(scales->back + LANES * i), rounded[i % 2]);
         if (mixed)
@@ -129,13 +119,24 @@ ALWAYS float weigh_page(const int32_t *products, const int32_t *fine_products, f
 }
 
 static float weigh_whole_page(const int32_t *products, const int32_t *fine_products, float row_scale, float offset,
-                              const PageScales *scales, int8_t *weights, float *most, const Ahead *ahead)
+                              const PageScales *scales, int8_t *weights, float *most, Ahead *ahead)
 {
     if (fine_products)
         return weigh_page(products, fine_products, row_scale, offset, scales, weights, most, ahead, 1, 1);
     if (scales->mixed)
         return weigh_page(products, 0, row_scale, offset, scales, weights, most, ahead, 1, 0);
     return weigh_page(products, 0, row_scale, offset, scales, weights, most, ahead, 0, 0);
+}
+
+/* A row's weighted sums [channels] join what there is: acc · old + sums · unit. */
+static void merge_sums(const int32_t *restrict sums, float unit, float old, float *restrict acc, int channels,
+                       Ahead *ahead)
+{
+    const vf units = vf_set(unit), factor = vf_set(old);
+    for (int c = 0; c < channels; c += LANES) {
+        ahead_step(ahead, VECTOR_TICKS);
+        vf_store(acc + c, vf_fma(vf_from_i32(sums + c), units, vf_mul(vf_load(acc + c), factor)));
+    }
 }
 
 #endif

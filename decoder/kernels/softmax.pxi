@@ -41,16 +41,13 @@ cdef extern from "softmax.h":
         float largest_key
         float largest_value
         bint mixed
-    ctypedef struct Ahead:
-        const char* at
-        int64_t bytes
     void load_scales(
-        const uint16_t*, const uint16_t*, int, int, int, int, const float*, PageScales*
+        const uint16_t*, const uint16_t*, int, int, int, int, const float*, PageScales*, Ahead*
     ) noexcept nogil
     float weigh_whole_page(
-        const int32_t*, const int32_t*, float, float, const PageScales*, int8_t*, float*, const Ahead*
+        const int32_t*, const int32_t*, float, float, const PageScales*, int8_t*, float*, Ahead*
     ) noexcept nogil
-    void fetch_step(const Ahead*, int) noexcept nogil
+    void merge_sums(const int32_t*, float, float, float*, int, Ahead*) noexcept nogil
 
 # products (and fine_products, or NULL) [slots] int32 → scores [slots] in units of log2,
 # -inf where not visible. Only slots [start, end), multiples of 16, are touched; visible are [lo, hi). Returns

@@ -14,20 +14,7 @@
 #ifndef RONDEL_TILES_H
 #define RONDEL_TILES_H
 
-#include "simd.h"
-
-#define ALWAYS static inline __attribute__((always_inline))
-
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2)
-
-/* Four lines per 16 numbers of softmax or merging: as fast as memory delivers them; more only made the softmax wait. */
-#define FETCH_BYTES (16 * LANES) /* that is, per vector */
-
-ALWAYS void fetch_ahead(const char *ahead, int64_t bytes)
-{
-    for (int64_t i = 0; i < bytes; i += 64)
-        PREFETCH(ahead + i);
-}
+#include "ahead.h"
 
 /* Register blocks, rows × tiles. Every code vector serves all rows, every broadcast all tiles; there must be
  * accumulators enough to hide the latency of the multiply-add, and no more than there are registers. Planes
@@ -72,7 +59,9 @@ ALWAYS void fetch_ahead(const char *ahead, int64_t bytes)
 
 #ifdef __AMX_INT8__
 #include "tiles_amx.h"
+#define PRODUCT_TICKS(rows, bytes) ((bytes) / 1024 * KILOBYTE_TICKS)
 #else
+#define PRODUCT_TICKS(rows, bytes) ((bytes) / 64 * LINE_TICKS(rows))
 
 /* What a tier keeps between products of one thread: nothing, except on the matrix unit. */
 typedef struct {
@@ -89,7 +78,7 @@ static inline void product_awake(const ProductState *state) { (void)state; }
 #endif
 
 ALWAYS void product_i8_rows(const int8_t *tile, int64_t tile_bytes, int tiles, int steps,
-                            const int8_t *ahead, const int8_t *rows, int64_t row_steps, int32_t *out,
+                            Ahead *ahead, const int8_t *rows, int64_t row_steps, int32_t *out,
                             int64_t out_stride, const int count)
 {
     const int most = TILES_FOR(count);
@@ -98,24 +87,22 @@ ALWAYS void product_i8_rows(const int8_t *tile, int64_t tile_bytes, int tiles, i
     for (; tiles >= most; tiles -= most) {
         product_i8_block(tile, tile_bytes, steps, ahead, rows, row_steps, &starts, out, out_stride, count, most);
         tile += most * tile_bytes;
-        ahead += most * tile_bytes;
         out += most * 16;
     }
     for (; most > 1 && tiles > 0; tiles--) {
         product_i8_block(tile, tile_bytes, steps, ahead, rows, row_steps, &starts, out, out_stride, count, 1);
         tile += tile_bytes;
-        ahead += tile_bytes;
         out += 16;
     }
 }
 
 /* tile:  [tiles], tile_bytes apart: [steps/4][16][4] int8
  * steps: a multiple of 8
- * ahead: the same extent of bytes, which the caller will need soon
+ * ahead: what is fetched meanwhile
  * rows:  [count] rows as row_store left them, each of row_steps steps (a multiple of 16), from some step on
  *        that is ROW_STEP_BYTES · step beyond the row's beginning
  * out:   [count] rows of int32, out_stride apart, 16 per tile written */
-static void product_i8(const int8_t *tile, int64_t tile_bytes, int tiles, int steps, const int8_t *ahead,
+static void product_i8(const int8_t *tile, int64_t tile_bytes, int tiles, int steps, Ahead *ahead,
                        const int8_t *rows, int64_t row_steps, int32_t *out, int64_t out_stride, int count,
                        ProductState *state)
 {
@@ -124,7 +111,6 @@ static void product_i8(const int8_t *tile, int64_t tile_bytes, int tiles, int st
         product_i8_rows(tile, tile_bytes, tiles, steps, ahead, rows, row_steps, out, out_stride, ROW_BLOCK);
         rows += ROW_BLOCK * 2 * row_steps;
         out += ROW_BLOCK * out_stride;
-        ahead = tile; /* once is enough */
     }
     switch (count) {
         FEWER_ROWS(product_i8_rows, tile, tile_bytes, tiles, steps, ahead, rows, row_steps, out, out_stride)
@@ -133,5 +119,13 @@ static void product_i8(const int8_t *tile, int64_t tile_bytes, int tiles, int st
 }
 
 #endif /* __AMX_INT8__ */
+
+/* The ticks of `rows` rows with a page's run of int8 (codes: its bytes): both products, the softmax of so many slots
+ * and the merging of so many channels. */
+static inline int64_t page_ticks(int whole_numbers, int rows, int64_t bytes, int slots, int channels)
+{
+    int64_t products = whole_numbers ? PRODUCT_TICKS(rows, bytes) : bytes / 64 * LINE_TICKS(rows);
+    return products + (int64_t)rows * (slots + channels) / LANES * VECTOR_TICKS + 2 * slots / LANES * VECTOR_TICKS;
+}
 
 #endif

@@ -6,7 +6,7 @@
  * the number of runs, not with their product. */
 #define FLOAT_RUN 16
 
-ALWAYS void product_f32_block(const float *tile, int64_t tile_cells, int steps, const float *ahead,
+ALWAYS void product_f32_block(const float *tile, int64_t tile_cells, int steps, Ahead *ahead,
                               const float *rows, int64_t row_stride, float *out, int64_t out_stride,
                               const int count, const int tiles)
 {
@@ -21,9 +21,7 @@ ALWAYS void product_f32_block(const float *tile, int64_t tile_cells, int steps, 
                 acc[r][part] = vf_set(0.0f);
         for (int i = start; i < end; i++) {
             vf values[TILES_MAX * PARTS];
-#pragma GCC unroll 4
-            for (int t = 0; t < tiles; t++)
-                PREFETCH(ahead + tile_cells * t + 16 * i);
+            ahead_step(ahead, tiles * LINE_TICKS(count));
 #pragma GCC unroll 16
             for (int part = 0; part < parts; part++)
                 values[part] = vf_load(tile + tile_cells * (part / PARTS) + 16 * i + LANES * (part % PARTS));
@@ -46,20 +44,18 @@ ALWAYS void product_f32_block(const float *tile, int64_t tile_cells, int steps, 
 }
 
 ALWAYS void product_f32_rows(const float *tile, int64_t tile_cells, int tiles, int steps,
-                             const float *ahead, const float *rows, int64_t row_stride, float *out,
+                             Ahead *ahead, const float *rows, int64_t row_stride, float *out,
                              int64_t out_stride, const int count)
 {
     const int most = TILES_FOR(count);
     for (; tiles >= most; tiles -= most) {
         product_f32_block(tile, tile_cells, steps, ahead, rows, row_stride, out, out_stride, count, most);
         tile += most * tile_cells;
-        ahead += most * tile_cells;
         out += most * 16;
     }
     for (; most > 1 && tiles > 0; tiles--) {
         product_f32_block(tile, tile_cells, steps, ahead, rows, row_stride, out, out_stride, count, 1);
         tile += tile_cells;
-        ahead += tile_cells;
         out += 16;
     }
 }
@@ -67,14 +63,13 @@ ALWAYS void product_f32_rows(const float *tile, int64_t tile_cells, int tiles, i
 /* tile:  [tiles], tile_cells apart: [steps][16] float32; it begins at a multiple of FLOAT_RUN steps of its
  *        page, so that where a sum is cut depends on the slot alone
  * the rest as above, in float32 */
-static void product_f32(const float *tile, int64_t tile_cells, int tiles, int steps, const float *ahead,
+static void product_f32(const float *tile, int64_t tile_cells, int tiles, int steps, Ahead *ahead,
                         const float *rows, int64_t row_stride, float *out, int64_t out_stride, int count)
 {
     for (; count >= ROW_BLOCK; count -= ROW_BLOCK) {
         product_f32_rows(tile, tile_cells, tiles, steps, ahead, rows, row_stride, out, out_stride, ROW_BLOCK);
         rows += ROW_BLOCK * row_stride;
         out += ROW_BLOCK * out_stride;
-        ahead = tile; /* once is enough */
     }
     switch (count) {
         FEWER_ROWS(product_f32_rows, tile, tile_cells, tiles, steps, ahead, rows, row_stride, out, out_stride)

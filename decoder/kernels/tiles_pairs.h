@@ -17,7 +17,7 @@ ALWAYS void start_rows(RowStarts *starts, const int8_t *rows, int64_t row_steps,
 }
 
 /* `count` rows with `tiles` tiles, tile_bytes apart; both constants after inlining. */
-ALWAYS void product_i8_block(const int8_t *tile, int64_t tile_bytes, int steps, const int8_t *ahead,
+ALWAYS void product_i8_block(const int8_t *tile, int64_t tile_bytes, int steps, Ahead *ahead,
                              const int8_t *rows, int64_t row_steps, const RowStarts *starts, int32_t *out,
                              int64_t out_stride, const int count, const int tiles)
 {
@@ -30,19 +30,15 @@ ALWAYS void product_i8_block(const int8_t *tile, int64_t tile_bytes, int steps, 
         for (int part = 0; part < parts; part++)
             acc[r][part] = vi_zero();
     /* One pointer per tile and per row, one offset for all: anything else costs scalar work per load. */
-    const int8_t *tile_at[TILES_MAX], *ahead_at[TILES_MAX], *row_at[ROW_BLOCK];
+    const int8_t *tile_at[TILES_MAX], *row_at[ROW_BLOCK];
 #pragma GCC unroll 4
-    for (int t = 0; t < tiles; t++) {
+    for (int t = 0; t < tiles; t++)
         tile_at[t] = tile + tile_bytes * t;
-        ahead_at[t] = ahead + tile_bytes * t;
-    }
 #pragma GCC unroll 8
     for (int r = 0; r < count; r++)
         row_at[r] = rows + 2 * row_steps * r;
     for (int64_t at = 0; at < 2 * (int64_t)steps; at += 8) {
-#pragma GCC unroll 4
-        for (int t = 0; t < tiles; t++)
-            PREFETCH(ahead_at[t] + 8 * at);
+        ahead_step(ahead, tiles * LINE_TICKS(count));
 #pragma GCC unroll 2
         for (int odd = 0; odd < 2; odd++) {
             vc codes[TILES_MAX * PARTS];

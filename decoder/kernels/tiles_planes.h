@@ -21,12 +21,12 @@ ALWAYS void start_rows(RowStarts *starts, const int8_t *rows, int64_t row_steps,
     }
 }
 
-ALWAYS void product_i8_block(const int8_t *tile, int64_t tile_bytes, int steps, const int8_t *ahead,
+ALWAYS void product_i8_block(const int8_t *tile, int64_t tile_bytes, int steps, Ahead *ahead,
                              const int8_t *rows, int64_t row_steps, const RowStarts *starts, int32_t *out,
                              int64_t out_stride, const int count, const int tiles)
 {
     vi high[ROW_BLOCK][TILES_MAX], low[ROW_BLOCK][TILES_MAX];
-    const int8_t *tile_at[TILES_MAX], *ahead_at[TILES_MAX], *high_at[ROW_BLOCK], *low_at[ROW_BLOCK];
+    const int8_t *tile_at[TILES_MAX], *high_at[ROW_BLOCK], *low_at[ROW_BLOCK];
 #pragma GCC unroll 8
     for (int r = 0; r < count; r++) {
         high_at[r] = rows + 2 * row_steps * r;
@@ -38,15 +38,13 @@ ALWAYS void product_i8_block(const int8_t *tile, int64_t tile_bytes, int steps, 
         }
     }
 #pragma GCC unroll 4
-    for (int t = 0; t < tiles; t++) {
+    for (int t = 0; t < tiles; t++)
         tile_at[t] = tile + tile_bytes * t;
-        ahead_at[t] = ahead + tile_bytes * t;
-    }
     for (int64_t at = 0; at < steps; at += 4) {
         vc codes[TILES_MAX];
+        ahead_step(ahead, tiles * LINE_TICKS(count));
 #pragma GCC unroll 4
         for (int t = 0; t < tiles; t++) {
-            PREFETCH(ahead_at[t] + 16 * at);
             codes[t] = vc_load(tile_at[t] + 16 * at);
         }
 #pragma GCC unroll 8

@@ -4,7 +4,8 @@
 # in decode all rows of a block see the same. scales: of the page's keys, then of its values.
 cdef inline void scales_for(Page* page, const uint16_t* scales, Block* b, int r, int start, int end) noexcept nogil:
     if b.lo[r] != b.scales.lo or b.hi[r] != b.scales.hi:
-        load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], start, end, NULL, b.scales)
+        load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], start, end, NULL, b.scales,
+                    &b.ahead)
 
 # Where a bias hides slots it must not matter what they hold: then the row counts as coarse.
 cdef inline bint coarse(const Block* b, int r) noexcept nogil:
@@ -80,9 +81,6 @@ cdef void weigh_row(Page* page, const uint16_t* scales, Block* b, int r, int sta
     if not b.edited[r] and not exact and b.hi[r] - b.lo[r] == PAGE_SLOTS:
         b.page_sum[r] = weigh_whole_page(products, fine_products, b.row_scale[r], b.offset[r], b.scales, weights,
                                          &b.page_most[r], &b.ahead)
-        b.ahead.at += PAGE_SLOTS // LANES * b.ahead.bytes
-        if b.ahead.at >= b.ahead_end:
-            b.ahead.bytes = 0
         return
     b.page_most[r] = scores_i8(products, fine_products, b.scales, b.row_scale[r], b.offset[r], start, end, scores)
     if b.edited[r]:
@@ -90,7 +88,8 @@ cdef void weigh_row(Page* page, const uint16_t* scales, Block* b, int r, int sta
         if b.page_most[r] == -INFINITY:
             hide_row(STORE_INT8, b, r, start, end)
             return
-        load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], start, end, scores, b.scales)
+        load_scales(scales, scales + page.slots, b.lo[r], b.hi[r], start, end, scores, b.scales,
+                    &b.ahead)
         b.page_unit[r] = b.scales.largest_value / <float>ROW_LIMIT
     weights_i8(scores, b.page_most[r], b.scales, start, end, weights, &exact_sum, &b.page_sum[r])
     if exact:
@@ -103,7 +102,7 @@ cdef inline void score_fine(
     const Geometry* g, const char* run, int start, int end, Block* b, int first, int last
 ) noexcept nogil:
     if first < last:
-        score_page(g, run, start, end, run, b.fine_queries + 2 * <int64_t>first * g.query_steps, last - first,
+        score_page(g, run, start, end, &b.ahead, b.fine_queries + 2 * <int64_t>first * g.query_steps, last - first,
                    b.fine_products + first * PAGE_SLOTS, &b.product)
 
 # Few keys carry a row's weight when the denominator so far, this page included and relative to its maximum, is

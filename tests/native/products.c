@@ -61,7 +61,9 @@ static void check_i8(ProductState *state, int count, int tiles, int steps, int k
         codes[i] = kind == 0 ? between(-127, 127) : kind == 1 ? draw() % 2 ? 127 : -127 : 127;
     draw_rows(words, count, first, steps, row_steps, kind);
     memset(sums, GUARD, sizeof sums);
-    product_i8(codes, tile_bytes, tiles, steps, codes, words + ROW_STEP_BYTES * first, row_steps, sums,
+    Ahead ahead;
+    ahead_begin(&ahead, (const char *)codes, tile_bytes, 100);
+    product_i8(codes, tile_bytes, tiles, steps, &ahead, words + ROW_STEP_BYTES * first, row_steps, sums,
                out_stride, count, state);
     for (int r = 0; r < count; r++)
         for (int t = 0; t < tiles; t++)
@@ -88,7 +90,9 @@ static void check_f32(int count, int tiles, int steps)
     for (int i = 0; i < count * stride; i++)
         rows[i] = number();
     memset(totals, GUARD, sizeof totals);
-    product_f32(floats, tile_cells, tiles, steps, floats, rows, stride, totals, out_stride, count);
+    Ahead ahead;
+    ahead_begin(&ahead, (const char *)floats, 4 * tile_cells, 100);
+    product_f32(floats, tile_cells, tiles, steps, &ahead, rows, stride, totals, out_stride, count);
     for (int r = 0; r < count; r++)
         for (int t = 0; t < tiles; t++) {
             float want[16];

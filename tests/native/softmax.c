@@ -17,6 +17,12 @@ static void check_functions(void)
         vf_store(y, vf_exp2_short(vf_load(x)));
         for (int i = 0; i < LANES; i++)
             worst[0] = fmax(worst[0], fabs(y[i] / exp2(x[i]) - 1));
+        vf_store(y, vf_exp2_short(vf_mul(vf_load(x), vf_set(-1e30f))));
+        for (int i = 0; i < LANES; i++)
+            if (x[i] > 0)
+                expect(y[i] >= 0 && y[i] < 2e-38, "vf_exp2_short of very little", y[i], 0);
+        vf_store(y, vf_exp2_short(vf_set(0.0f)));
+        expect(y[0] == 1, "vf_exp2_short(0)", y[0], 1);
         vf_store(y, vf_tanh(vf_load(x)));
         for (int i = 0; i < LANES; i++)
             worst[1] = fmax(worst[1], x[i] == 0 ? fabs(y[i]) : fabs(y[i] / tanh(x[i]) - 1));
@@ -69,7 +75,8 @@ __attribute__((noinline)) static void check_page(int mixed, int fine)
     int8_t weights[2 * PAGE_SLOTS], expected[2 * PAGE_SLOTS];
     float most;
     PageScales scales;
-    Ahead ahead = {(const char *)products, 64};
+    Ahead ahead;
+    ahead_begin(&ahead, (const char *)products, sizeof products, 100);
     double score[PAGE_SLOTS], top = -INFINITY, sum = 0;
     const float row_scale = 3e-4f, offset = 1.75f;
     for (int t = 0; t < PAGE_SLOTS; t++) {
@@ -82,7 +89,7 @@ __attribute__((noinline)) static void check_page(int mixed, int fine)
         if (score[t] > top)
             top = score[t];
     }
-    load_scales(keys, values, 0, PAGE_SLOTS, 0, PAGE_SLOTS, 0, &scales);
+    load_scales(keys, values, 0, PAGE_SLOTS, 0, PAGE_SLOTS, 0, &scales, &ahead);
     expect(scales.mixed == mixed, "PageScales.mixed", scales.mixed, mixed);
     float got = weigh_whole_page(products, fine ? fine_products : 0, row_scale, offset, &scales, weights, &most, &ahead);
     expect(fabs(most - top) < 1e-5 * fmax(1, fabs(top)), "the page's largest score", most, top);
@@ -103,7 +110,7 @@ __attribute__((noinline)) static void check_page(int mixed, int fine)
     for (int t = 0; t < PAGE_SLOTS; t++) {
         memset(tile, 0, sizeof tile);
         tile[64 * (t / 4) + t % 4] = 1;
-        product_i8(tile, sizeof tile, 1, PAGE_SLOTS, tile, weights, PAGE_SLOTS, out, 16, 1, &state);
+        product_i8(tile, sizeof tile, 1, PAGE_SLOTS, &ahead, weights, PAGE_SLOTS, out, 16, 1, &state);
         expect(abs(out[0] - whole[t]) <= 1 + whole[t] / 10000, "a weight", out[0], whole[t]);
     }
     product_end(&state);
