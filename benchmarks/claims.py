@@ -1,14 +1,18 @@
-"""The other numbers that are promised: prefill, append, two threads, many streams. One function each.
+"""The other numbers that are promised: prefill, append, two threads, many streams, context.
 
-Each returns a ratio.
+One function each, that returns a ratio.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -18,7 +22,7 @@ from peers import contestants
 from rondel.decoder import pool
 from rondel.decoder.batch import Step, StepResult, run_steps
 from rondel.decoder.session import DecoderSession
-from shapes import Floats, Problem, Shape, draw
+from shapes import CONTEXT, Floats, Problem, Shape, draw
 from timing import interleave, ratio
 
 PREFILL = Shape("prefill", 32, 8, 128, 4_096)
@@ -27,7 +31,6 @@ APPEND = Shape("append", 32, 8, 128, 4_096)
 APPEND_LAYERS = 32
 LONG = Shape("two threads", 8, 1, 128, 65_536)
 STREAMS = 64
-SPARE = 128
 SHORT = Shape("many streams", 32, 8, 128, 2_048)
 
 
@@ -124,10 +127,13 @@ def two_threads(rounds: int) -> float | None:
 
 
 def many_streams(rounds: int, threads: int) -> float:
-    """The rate per byte of 64 streams of 2,048 tokens in one call, as a part of one stream of 131,072."""
+    """The rate per byte of 64 streams of 2,048 tokens in one call, as a part of one stream of 131,072.
+
+    The last of these tokens is the one that each step brings.
+    """
     pool.set_threads(threads)
     whole = Shape("one stream", SHORT.query_heads, SHORT.kv_heads, SHORT.dim, SHORT.keys * STREAMS)
-    spec, long_spec = (spec_of(shape, "int8", room=SPARE) for shape in (SHORT, whole))
+    spec, long_spec = (spec_of(shape, "int8") for shape in (SHORT, whole))
     problem = draw(SHORT)
     arena, long_arena = arena_for(spec, STREAMS), arena_for(long_spec)
     sessions = [DecoderSession(spec, arena) for _ in range(STREAMS)]
@@ -140,9 +146,10 @@ def many_streams(rounds: int, threads: int) -> float:
 
     def before(name: str) -> None:
         for session in (long, *sessions):
-            session.truncate(session.spec.length_limit - SPARE)
+            session.truncate(session.spec.length_limit - 2)  # a call to warm up, and one that counts
 
     oracle = Oracle()
+    before("one")
     results = [long.step(0, q, k, v), *map(_out, run_steps(steps))]
     for session, out in zip(
         (long, sessions[0], sessions[-1]), (results[0], results[1], results[-1]), strict=True
@@ -153,10 +160,32 @@ def many_streams(rounds: int, threads: int) -> float:
         "one": lambda: long.step(0, q, k, v),
         "many": lambda: run_steps(steps),
     }
-    timings = interleave(calls, rounds, before=before)
+    timings = interleave(calls, rounds, before=before, warm_seconds=0, sample_seconds=0)
     for session in (long, *sessions):
         session.close()
     return ratio(timings["one"], timings["many"])
+
+
+def worst_doubling(rounds: int, threads: int) -> float:
+    """By how much twice the context takes longer, at most: 4 query heads per kv head, 8 kv heads and 1.
+
+    All lengths in the same rounds; the median of a step's ratios.
+    """
+    pool.set_threads(threads)
+    worst = 0.0
+    for kv_heads in (8, 1):
+        with ExitStack() as stack:
+            calls: dict[str, Callable[[], object]] = {}
+            for keys in CONTEXT:
+                problem = draw(Shape(f"{keys}", 4 * kv_heads, kv_heads, 128, keys))
+                stored = Stored(problem, "int8")
+                stack.callback(stored.close)
+                calls[f"{keys}"] = partial(stored.session.attend, 0, problem.q)
+            curve = interleave(calls, rounds)
+        for shorter, longer in pairwise(curve.values()):
+            steps = [after / before for before, after in zip(shorter.wall, longer.wall, strict=True)]
+            worst = max(worst, median(steps))
+    return worst
 
 
 def _out(result: StepResult | Exception) -> Floats:

@@ -11,7 +11,6 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +20,7 @@ import peers
 import report
 from checking import WrongAnswer
 from measure import Result, measure
-from ours import INT8, all_threads
+from ours import all_threads
 from progress import Steps
 from rondel.decoder import kernels
 from shapes import CONTEXT, SHAPES, Shape, draw, parse_shape
@@ -73,11 +72,9 @@ def context(options: argparse.Namespace, steps: Steps, kv_heads: int, names: Seq
     return found
 
 
-def promised(options: argparse.Namespace, steps: Steps, curves: Sequence[Sequence[Result]]) -> report.Claims:
+def promised(options: argparse.Namespace, steps: Steps) -> report.Claims:
     """What is measured besides the shapes."""
     rounds, threads = options.rounds, options.threads
-    times = [[result.timings[INT8].us for result in curve] for curve in curves]
-    doublings = [after / before for curve in times for before, after in pairwise(curve)]
     steps.begin("prefill")
     prefill = claims.prefill(max(3, rounds // 3), threads)
     steps.begin("append, threads, streams")
@@ -87,7 +84,7 @@ def promised(options: argparse.Namespace, steps: Steps, curves: Sequence[Sequenc
         append_share=claims.append_share(rounds, threads),
         threads2_ratio=claims.two_threads(rounds),
         batch_rate_ratio=claims.many_streams(rounds, threads),
-        worst_doubling=max(doublings),
+        worst_doubling=claims.worst_doubling(rounds, threads),
     )
     steps.end()
     return found
@@ -112,7 +109,7 @@ def main() -> int:
                 )
                 steps.end()
             curves = [context(options, steps, 8, options.peers), context(options, steps, 1, ())]
-            found = report.Claims() if options.quick else promised(options, steps, curves)
+            found = report.Claims() if options.quick else promised(options, steps)
     except WrongAnswer as error:
         print(f"wrong answer: {error}", file=sys.stderr)
         return 1

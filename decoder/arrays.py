@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,7 @@ from rondel.decoder.kernels import Kernels
 from rondel.decoder.spec import MAX_MAGNITUDE, LayerGroup, StreamSpec
 
 Floats = NDArray[np.float32]
+_FLOAT32: Final = np.dtype(np.float32)
 
 
 def _describe(shape: tuple[int | None, ...]) -> str:
@@ -21,8 +24,9 @@ def _describe_got(x: object) -> str:
 
 
 def _fits(got: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
-    if got == shape:
-        return True
+    # Mostly it is the number of tokens that may be any.
+    if got == shape or (shape[0] is None and got[1:] == shape[1:]):
+        return len(got) == len(shape)
     return len(got) == len(shape) and all(
         want is None or want == size for want, size in zip(shape, got, strict=True)
     )
@@ -35,12 +39,13 @@ def check_array(name: str, x: Floats, shape: tuple[int | None, ...], kernels: Ke
         InvalidShape: not a float32 array, or of another shape.
         ValueRange: it holds NaN, an infinity or a magnitude above MAX_MAGNITUDE.
     """
-    if not (isinstance(x, np.ndarray) and x.dtype == np.float32 and _fits(x.shape, shape)):
+    if not (isinstance(x, np.ndarray) and x.dtype == _FLOAT32 and _fits(x.shape, shape)):
         got = _describe_got(x)
         raise InvalidShape(
             f"{name} must be {_describe(shape)}, got {got}", field=name, got=got, expected=_describe(shape)
         )
-    if not (x.flags.c_contiguous and x.flags.aligned):
+    flags = x.flags
+    if not (flags.c_contiguous and flags.aligned):
         x = np.require(x, requirements=["C", "A"])
     if not kernels.in_range(x.reshape(-1), MAX_MAGNITUDE):
         raise ValueRange(
