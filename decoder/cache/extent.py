@@ -176,14 +176,16 @@ class StreamExtent:
             InvalidRequest: such rows were given a position.
             SequenceGap, WindowEvicted: as :meth:`check_window` does.
         """
-        held = self._lengths[layer]
-        if not self._spec.group(layer).placed:
+        held, group = self._lengths[layer], self._spec.group(layer)
+        if not group.placed:
             if position is not None:
                 raise InvalidRequest(
                     f"position must be None where every row sees all that is stored, got {position!r}",
                     field="position",
                 )
             return held - 1
+        if position is None and rows <= held and group.window is None:
+            return held - rows  # the usual case: nothing else can be wrong with it
         first = held - rows if position is None else position
         self.check_window(layer, first, rows)
         return first

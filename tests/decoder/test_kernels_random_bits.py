@@ -1,4 +1,4 @@
-"""Two hundred random streams on every tier: alone, in a batch, in chunks, on more threads, always the same bits.
+"""Two hundred random streams on every tier: alone, batched, in chunks, on more threads: always the same bits.
 
 `make test` runs them all; one tier by name: `pytest tests/decoder/test_kernels_random_bits.py -k v3`.
 """
