@@ -6,7 +6,7 @@ header. Changing anything here or there means a new version.
 
 Page header (32 bytes, last in the page, little-endian): magic uint32 · version uint16 · storage uint8 ·
 flags uint8 · position of the token in slot 0 int64 · crc32c of the header uint32 · 12 bytes reserved.
-Checksums have their place but are zero in version 1 files of today. Flag 1: key means and exponents are in
+The checksums are CRC-32C (``kernels/checksum.pxi``). Flag 1: key means and exponents are in
 force (``kernels/centre.pxi``).
 """
 

@@ -1,4 +1,5 @@
 from rondel.decoder.kernels._base import attend as attend
+from rondel.decoder.kernels._base import damaged as damaged
 from rondel.decoder.kernels._base import in_range as in_range
 from rondel.decoder.kernels._base import place as place
 from rondel.decoder.kernels._base import read as read

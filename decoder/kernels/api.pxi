@@ -18,6 +18,16 @@ def place(const int64_t[::1] words, uintptr_t base, const int64_t[::1] table, in
             place_tokens(&g, <char*>base, &table[0], first, k.shape[0], &k[0, 0, 0], &v[0, 0, 0])
 
 
+def damaged(const int64_t[::1] words, uintptr_t base, const int64_t[::1] table, int64_t first, int64_t count):
+    cdef Geometry g = geometry_from(words)
+    cdef int64_t found = -1
+    check_pages(&g, table, first, count, False)
+    if count:
+        with nogil:
+            found = first_damaged(&g, <char*>base, &table[0], first, count)
+    return found
+
+
 def same(const int64_t[::1] words, uintptr_t base, const int64_t[::1] table, int64_t first,
          const float[:, :, ::1] k, const float[:, :, ::1] v):
     cdef Geometry g = geometry_from(words)

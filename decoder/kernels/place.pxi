@@ -27,6 +27,7 @@ cdef void begin_page(
     cdef char* header = page.at + page.tail + 4 * page.slots
     cdef uint32_t magic = PAGE_MAGIC
     cdef uint16_t version = FORMAT_VERSION
+    cdef uint32_t crc
     cdef Page before
     cdef Page* found = NULL
     cdef int slot = 0
@@ -45,6 +46,8 @@ cdef void begin_page(
     header[6] = <char>g.storage
     header[7] = <char>g.centring
     memcpy(header + 8, &position, 8)
+    crc = checksum_header(g, page)
+    memcpy(header + 16, &crc, 4)
 
 # Tokens from `position` on, in slots from `slot` on, that have their keys in one tile.
 cdef inline int64_t tile_tokens(const Geometry* g, int64_t position, int slot) noexcept nogil:
@@ -61,6 +64,7 @@ cdef void place_tokens(
     cdef Centre loaded
     cdef const Centre* centre
     cdef Page page
+    cdef uint32_t[16] crc
     cdef int64_t i, end, at
     cdef int slot = 0
     cdef int head
@@ -70,13 +74,19 @@ cdef void place_tokens(
         if slot == 0:
             begin_page(g, base, table, &page, first + i)
         end = min(count, i + tile_tokens(g, first + i, slot))
+        for at in range(i, end):
+            crc[at - i] = checksum_begin(first + at)
         for head in range(g.kv_heads):
             centre = centre_of(g, &page, head, &loaded)
             for at in range(i, end):
                 store_key(g, k + (at * g.kv_heads + head) * g.key_dim, centre, &row)
                 put_row(g, &page, head, slot + <int>(at - i), True, &row)
+                crc[at - i] = checksum_row(g, crc[at - i], g.key_dim, &row)
                 store_row(g.storage, v + (at * g.kv_heads + head) * g.value_dim, g.value_dim, &row)
                 put_row(g, &page, head, slot + <int>(at - i), False, &row)
+                crc[at - i] = checksum_row(g, crc[at - i], g.value_dim, &row)
+        for at in range(i, end):
+            checksum_at(&page, slot + <int>(at - i))[0] = crc[at - i]
         i = end
 
 # Whether the tokens stored at first, first + 1, … have the bytes that k and v would be stored as.

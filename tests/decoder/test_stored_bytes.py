@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from castagnoli import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -65,12 +66,33 @@ def run_bytes(page: PageLayout, slots: dict[int, int], tokens: Tokens, head: int
     return np.frombuffer(data.ljust(page.run_bytes, b"\0"), np.uint8)
 
 
+def checksums(page: PageLayout, slots: dict[int, int], tokens: Tokens) -> NDArray[np.uint32]:
+    """Of each slot: of its position and its rows, head by head; zero where the page's lap has not come to."""
+    sums = np.zeros(page.slots, np.uint32)
+    at = [slot for slot, position in slots.items() if position >= slots[0]]
+    of = np.array([slots[slot] for slot in at], np.int64)
+    columns = [of[:, None].view(np.uint8)]
+    for head in range(page.kv_heads):
+        for x in (tokens.k[of, head], tokens.v[of, head]):
+            if page.storage == "float32":
+                columns.append(np.ascontiguousarray(x).view(np.uint8))
+            else:
+                codes, scales = quantised(x)
+                columns += [codes.view(np.uint8), scales[:, None].view(np.uint8)]
+    sums[at] = crc32c(np.concatenate(columns, axis=1))
+    return sums
+
+
 def page_bytes(page: PageLayout, slots: dict[int, int], tokens: Tokens) -> Bytes:
     runs = [run_bytes(page, slots, tokens, head) for head in range(page.kv_heads)]
     storage = STORAGES.index(page.storage)
-    header = struct.pack("<IHBBq16x", MAGIC, 1, storage, 0, slots[0]) if slots else bytes(32)
-    tail = bytes(4 * page.slots) + header
-    data = b"".join(run.tobytes() for run in runs) + tail
+    header, sums = bytes(32), bytes(4 * page.slots)
+    if slots:
+        begin = struct.pack("<IHBBq", MAGIC, 1, storage, 0, slots[0])
+        centres = bytes(0 if page.storage == "float32" else 3 * page.key_pad * page.kv_heads)
+        (crc,) = crc32c(np.frombuffer(begin + centres, np.uint8)[None])
+        header, sums = struct.pack("<16sI12x", begin, crc), checksums(page, slots, tokens).tobytes()
+    data = b"".join(run.tobytes() for run in runs) + sums + header
     return np.frombuffer(data.ljust(page.page_bytes, b"\0"), np.uint8)
 
 
