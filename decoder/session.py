@@ -214,9 +214,9 @@ class DecoderSession(StreamView):
     def fork(self, *, max_new_tokens: int | None = None) -> DecoderSession:
         """A stream of its own that begins with this one's tokens, lengths and claims, at generation 0.
 
-        Both hold the same pages; whoever first writes to one copies it. The fork reserves all that it may come
-        to write to, or with ``max_new_tokens`` what so many tokens beyond ``length`` need: it takes no more
-        then, and others that rewrite pages it holds (an old lap) do so only if the arena has room for copies.
+        Both hold the same pages; whoever first writes to one copies it. The fork reserves all that it may
+        come to write to, or with ``max_new_tokens`` what so many tokens beyond ``length`` need: it takes no
+        more then, and who else rewrites pages that it holds (an old lap) needs room in the arena for copies.
         A sealed stream's forks are sealed and reserve nothing: one memory for many readers.
 
         Raises:

@@ -61,6 +61,7 @@ class Mirror:
     claimed: list[int] = field(init=False, repr=False)  # per layer: the most that it ever held
     generation: int = 0
     quota: float = math.inf  # tokens that a fork may reach
+    origin: int = 0  # the length that a fork with a quota began with
 
     def __post_init__(self) -> None:
         self.session = DecoderSession(self.spec, self.arena, tier=self.tier)
@@ -99,6 +100,7 @@ class Mirror:
             "matches": lambda: session.matches(0, last, k[0], v[0]),
             "read": lambda: session.read(0, last, last + 1),
             "truncate": lambda: session.truncate(last),
+            "fork": lambda: session.fork(),
         }
 
     # --- what was done --------------------------------------------------------------------------------
@@ -136,6 +138,7 @@ class Mirror:
         fork.seed = int(self.rng.integers(2**32))
         fork.rng, fork.generation = np.random.default_rng(fork.seed), 0
         fork.quota = math.inf if max_new_tokens is None else self.length + max_new_tokens
+        fork.origin = 0 if max_new_tokens is None else self.length
         fork.k, fork.v = ([list(tokens) for tokens in lists] for lists in (self.k, self.v))
         fork.claimed = list(self.claimed)
         return fork
