@@ -11,6 +11,7 @@ from families import SPECS, Twin, assert_empty, check_gauges
 from mirror import Mirror, refused, small
 from oracle import TIERS, gaussian
 
+from rondel.decoder.batch import Step, StepResult, run_steps
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import InvalidRequest, QuotaExceeded, StreamClosed, StreamSealed
 from rondel.decoder.session import DecoderSession
@@ -182,3 +183,27 @@ def test_a_fork_takes_what_it_reserved_and_not_one_token_more(length: int, most:
         with refused(fork, QuotaExceeded):
             fork.session.append(0, k, v)
         mirror.check_stored()
+
+
+@pytest.mark.parametrize("name", ["ring centred", "several"])
+@pytest.mark.parametrize("length", [100, 130, 386])
+def test_a_family_in_one_batch(name: str, length: int) -> None:
+    """The first to be stored copies, the last has the page: all are answered as alone, but who may not."""
+    arena = Arena(BUDGET)
+    parent = Twin(SPECS[name], arena, TIERS[-1]).grow(length)
+    family = [parent, *(parent.fork(seed, max_new_tokens=20) for seed in range(1, 5))]
+    full = parent.fork(9, max_new_tokens=0)
+    for layer in range(parent.session.spec.layers):
+        tokens = [twin.draw(layer, 9) for twin in (*family, full)]
+        steps = [Step(twin.session, layer, *qkv) for twin, qkv in zip((*family, full), tokens, strict=True)]
+        *results, refused_one = run_steps(steps)
+        assert isinstance(refused_one, QuotaExceeded)
+        for twin, qkv, result in zip(family, tokens[:-1], results, strict=True):
+            assert isinstance(result, StepResult)
+            twin.calls.append(("step", (layer, *qkv), {}))
+            assert result.out.tobytes() == twin.alone.step(layer, *qkv).tobytes()
+    check_gauges(arena, [twin.session for twin in (*family, full)])
+    for twin in (*family, full):
+        twin.check()
+        twin.session.close()
+    assert_empty(arena)
