@@ -165,6 +165,7 @@ class Reservation:
                 self._move(place)
 
     def _move(self, place: Place) -> None:
+        # In this order: an interrupt in between leaves a page too many held until the end, never one too few.
         size, old = place.page_bytes, place.offset
         new = self._arena._copied(size, old)
         self._paid[size].add(new)
