@@ -22,7 +22,7 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic accuracy conformance .venv
+.PHONY: help demo test test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks accuracy conformance .venv
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo 'make dist     sdist and wheel in dist/, checked'
 	@echo 'make bench-kernels  decode attention beside other engines and the bare memory (BENCH_ARGS=--quick)'
 	@echo 'make bench-traffic  does its time follow the bytes or the arithmetic?'
+	@echo 'make bench-forks  what a thousand continuations of one prompt cost, in bytes and in time'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
 	@echo 'make debug    rebuild the kernels with checks on (make ext puts the fast ones back)'
@@ -89,6 +90,9 @@ bench-kernels: $(BENCH)/.built .venv
 
 bench-traffic: .venv
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/traffic.py $(BENCH_ARGS)
+
+bench-forks: .venv
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/forks.py $(BENCH_ARGS)
 
 # Any plain text will do (TEXT=FILE, 8 contexts of 1024 tokens). The one text that every clone has is short and
 # no prose: its two contexts show that all works, and twice the divergence of a novel.

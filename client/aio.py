@@ -19,7 +19,7 @@ from rondel.client.checks import checked_timeout
 from rondel.client.core import StreamCore
 from rondel.client.generation import Event, GenerateOptions, Model, Prompt
 from rondel.client.limits import Limits
-from rondel.client.operations import pack
+from rondel.client.operations import OpenOptions, pack
 from rondel.client.values import Array, Options, ServerInfo, StepOutcome, StreamStats
 from rondel.decoder.errors import RondelError
 from rondel.decoder.explanation import Explanation
@@ -103,6 +103,12 @@ class AsyncStream(StreamCore):
     async def step_all(self, q: Array, k: Array, v: Array, *, options: Options = None) -> Array:
         """``step`` for all layers: q, k, v [layers, n, heads, dim]; one call per layer and chunk."""
         return await self._channel.run(self._step_all(q, k, v, options))
+
+    async def fork(self, *, max_new_tokens: int | None = None, prefix_name: str = "") -> AsyncStream:
+        """A stream that begins as this one is: see ``DecoderSession.fork``. With ``prefix_name`` it takes no
+        tokens, but ``open`` may begin with it until it is closed, which this client's end does not do."""
+        reply = await self._channel.run(self._fork(max_new_tokens, prefix_name))
+        return AsyncStream(self._channel, reply, {} if prefix_name else self._opened, self._max_message_bytes)
 
     async def truncate(self, length: int) -> None:
         """Take tokens off the end. Raises RollbackTooDeep, SequenceGap, StaleGeneration."""
@@ -188,12 +194,13 @@ class AsyncAttentionClient(_AsyncClient):
         self._opened: dict[str, StreamCore] = {}
         self._limits = Limits(max_message_bytes)
 
-    async def open(self, spec: StreamSpec, *, projections: str = "") -> AsyncStream:
-        """Open an empty stream; ``projections``: a name of the server's (``info``), for ``step_embeddings``.
+    async def open(self, spec: StreamSpec | None = None, **options: Unpack[OpenOptions]) -> AsyncStream:
+        """Open a stream, empty or with a named prefix; options as in OpenOptions.
 
-        Raises InvalidSpec, BudgetExceeded, QuotaExceeded; ProjectionNotFound, InvalidLayer, InvalidShape.
+        Raises InvalidSpec, BudgetExceeded, QuotaExceeded; ProjectionNotFound, InvalidLayer, InvalidShape;
+        StreamNotFound: no such prefix.
         """
-        reply = await self._channel.run(operations.open_stream(spec, self._limits, projections))
+        reply = await self._channel.run(operations.open_stream(spec, self._limits, **options))
         return AsyncStream(self._channel, reply, self._opened, self._limits.in_force)
 
     async def info(self) -> ServerInfo:

@@ -69,6 +69,7 @@ OPEN: Final = Method(f"{_ATTENTION}/OpenStream", pb.OpenStreamRequest, pb.OpenSt
 APPEND: Final = Method(f"{_ATTENTION}/AppendToken", pb.AppendTokenRequest, pb.AppendTokenResponse)
 ATTEND: Final = Method(f"{_ATTENTION}/Attend", pb.AttendRequest, pb.AttendResponse)
 STEP: Final = Method(f"{_ATTENTION}/Step", pb.StepRequest, pb.StepResponse)
+FORK: Final = Method(f"{_ATTENTION}/ForkStream", pb.ForkStreamRequest, pb.ForkStreamResponse)
 TRUNCATE: Final = Method(f"{_ATTENTION}/TruncateStream", pb.TruncateStreamRequest, pb.TruncateStreamResponse)
 SEAL: Final = Method(f"{_ATTENTION}/SealStream", pb.SealStreamRequest, pb.SealStreamResponse)
 GET: Final = Method(f"{_ATTENTION}/GetStream", pb.GetStreamRequest, pb.GetStreamResponse)

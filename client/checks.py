@@ -80,6 +80,11 @@ def checked_count(name: str, value: object, least: int) -> int:
     return number
 
 
+def checked_limit(value: object) -> int | None:
+    """A ``max_new_tokens``, as far as a message can say it; None = no limit. Raises InvalidRequest."""
+    return None if value is None else min(checked_count("max_new_tokens", value, 0), MAX_POSITION)
+
+
 def checked_position(name: str, value: object, held: int) -> int:
     """A position or length in a stream or layer that holds so many tokens, as far as a message can say it.
 

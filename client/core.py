@@ -12,7 +12,7 @@ import numpy as np
 
 from rondel.client import calls
 from rondel.client.calls import Steps, ask
-from rondel.client.checks import checked_array, checked_position
+from rondel.client.checks import checked_array, checked_limit, checked_position, checked_text
 from rondel.client.errors import item_error
 from rondel.client.limits import append_shape
 from rondel.client.state import StreamState
@@ -145,6 +145,25 @@ class StreamCore(StreamState):
                 limit=room,
             )
         return iter([slice(0, tokens)] if tokens else [])
+
+    def _fork(self, max_new_tokens: int | None, prefix_name: str) -> Steps[pb.OpenStreamResponse]:
+        with self.alone():
+            request = pb.ForkStreamRequest(
+                stream=self._ref,
+                generation=self._generation,
+                length=self._length,
+                prefix_name=checked_text("prefix_name", prefix_name),
+                max_new_tokens=checked_limit(max_new_tokens),
+            )
+            # As for a truncate: one that failed may have been carried out.
+            if self._forking is not None:
+                request.request_id = self._forking.request_id
+            if self._forking != request:
+                request.request_id = request_id()
+                self._forking = request
+            reply = yield from ask(calls.FORK, request)
+            self._forking = None
+            return reply.stream
 
     def _truncate(self, length: int) -> Steps[None]:
         with self.alone():

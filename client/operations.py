@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, TypedDict
 
 from rondel.client import calls
 from rondel.client.calls import Steps, ask
-from rondel.client.checks import checked_list, checked_spec, checked_text
+from rondel.client.checks import checked_limit, checked_list, checked_spec, checked_text
 from rondel.client.core import StreamCore, request_id
 from rondel.client.limits import Limits
 from rondel.client.values import Array, Options, ServerInfo, StepOutcome
@@ -20,12 +20,33 @@ from rondel.v1.specs import spec_to_message
 _BATCH: Final = ("streams", "qs", "ks", "vs")
 
 
-def open_stream(spec: StreamSpec, limits: Limits, projections: str) -> Steps[pb.OpenStreamResponse]:
+class OpenOptions(TypedDict, total=False):
+    """What ``open`` takes beside the specification."""
+
+    projections: str
+    """Projections of the server, by name (``info``), for ``step_embeddings``; default: none."""
+    from_prefix: str
+    """Begin with the prefix of this name (``Stream.fork``), with its specification; default: empty."""
+    max_new_tokens: int | None
+    """With ``from_prefix``, as in ``Stream.fork``."""
+
+
+def open_stream(
+    spec: StreamSpec | None,
+    limits: Limits,
+    *,
+    projections: str = "",
+    from_prefix: str = "",
+    max_new_tokens: int | None = None,
+) -> Steps[pb.OpenStreamResponse]:
     """Open a stream; the request id makes a repeated request open it once. Learns the server's limits."""
+    from_prefix = checked_text("from_prefix", from_prefix)
     request = pb.OpenStreamRequest(
-        spec=spec_to_message(checked_spec(spec)),
+        spec=None if spec is None and from_prefix else spec_to_message(checked_spec(spec)),
         request_id=request_id(),
         projections=checked_text("projections", projections),
+        from_prefix=from_prefix,
+        max_new_tokens=checked_limit(max_new_tokens),
     )
     if limits.epoch is None:  # before there is a stream that would be lost if this failed
         yield from server_info(limits)
@@ -63,6 +84,7 @@ def server_info(limits: Limits) -> Steps[ServerInfo]:
         budget=reply.memory.budget,
         reserved=reply.memory.reserved,
         resident=reply.memory.resident,
+        shared=reply.memory.shared,
         max_message_bytes=reply.limits.max_message_bytes,
         max_streams=reply.limits.max_streams,
         max_queue_bytes=reply.limits.max_queue_bytes,

@@ -23,7 +23,9 @@ class StreamState:
         self._ref = pb.StreamRef(handle=reply.handle, epoch=reply.epoch)
         self._generation = reply.generation
         self._length = reply.committed_length
-        self._lengths = [reply.committed_length] * self._spec.layers
+        # A server that cannot fork yet does not tell the layers' lengths: they are all alike there.
+        self._lengths = list(reply.layer_lengths) or [reply.committed_length] * self._spec.layers
+        self._forking: pb.ForkStreamRequest | None = None
         self._truncating: pb.TruncateStreamRequest | None = None
         self._closed = False
         self._busy = threading.Lock()

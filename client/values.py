@@ -31,6 +31,7 @@ class ServerInfo:
     budget: int
     reserved: int
     resident: int
+    shared: int
     max_message_bytes: int
     max_streams: int
     max_queue_bytes: int
@@ -51,6 +52,7 @@ class StreamStats:
     generation: int
     bytes_reserved: int
     bytes_resident: int
+    bytes_shared: int
     bits_per_value: float
     pages: int
     sealed: bool
@@ -77,6 +79,7 @@ def stats_of(reply: pb.GetStreamResponse) -> StreamStats:
         generation=reply.generation,
         bytes_reserved=reply.bytes_reserved,
         bytes_resident=reply.bytes_resident,
+        bytes_shared=reply.bytes_shared,
         bits_per_value=reply.bits_per_value,
         pages=reply.pages,
         sealed=reply.sealed,

@@ -8,8 +8,7 @@ only committed number. A call that raises has changed nothing.
 from __future__ import annotations
 
 import weakref
-from collections import Counter
-from typing import Final, Literal, Self, overload
+from typing import Literal, Self, overload
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from rondel.decoder import pool as pool  # sizes the kernels' threads at import
 from rondel.decoder.answer import Question
 from rondel.decoder.arrays import Floats, stacked_layers
 from rondel.decoder.cache.arena import Arena
-from rondel.decoder.cache.extent import StreamExtent
-from rondel.decoder.cache.layout import RingLayout
+from rondel.decoder.cache.parts import Parts, forked, opened
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.call import LayerCall
 from rondel.decoder.explanation import Explanation
@@ -42,6 +40,9 @@ class DecoderSession(StreamView):
         UnsupportedTier: the processor lacks ``tier``.
     """
 
+    projections: Projections
+    """What :meth:`step_embeddings` makes q, k and v with."""
+
     def __init__(
         self,
         spec: StreamSpec,
@@ -50,16 +51,19 @@ class DecoderSession(StreamView):
         projections: Projections | None = None,
         tier: str | None = None,
     ) -> None:
-        self.projections: Final = fitted(projections, spec)
-        self._arena = arena
-        self._kernels = kernels.KERNELS if tier is None else kernels.load(tier)
-        layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
-        demand: Counter[int] = sum((layout.demand for layout in layouts), Counter())
-        # Before the page tables are made: a stream too large for the arena may be too large for those.
-        pages = arena.reserve(demand)
+        fit, tier_kernels = fitted(projections, spec), kernels.KERNELS if tier is None else kernels.load(tier)
+        self._begin(spec, arena, fit, tier_kernels, opened(spec, arena))
+
+    def _begin(
+        self, spec: StreamSpec, arena: Arena, projections: Projections, tier: kernels.Kernels, parts: Parts
+    ) -> None:
+        extent, rings, pages = parts
         weakref.finalize(self, arena.abandon, pages)  # a session dropped without close() leaks nothing
-        super().__init__(spec, StreamExtent(spec, layouts), [GroupRings(layout) for layout in layouts], pages)
-        self._writer = Writer(spec, self._extent, self._rings, pages, arena)
+        super().__init__(spec, extent, rings, pages)
+        self.projections = projections
+        self._arena = arena
+        self._kernels = tier
+        self._writer = Writer(spec, extent, rings, pages, arena)
 
     # --- one layer ------------------------------------------------------------------------------------
 
@@ -71,6 +75,7 @@ class DecoderSession(StreamView):
             ChunkTooLong: the wrapped layer would run too far ahead of the stream; nothing changed.
             LengthExceeded: the stream's max_length would be passed; nothing changed.
             StreamSealed: the stream was sealed; nothing changed.
+            QuotaExceeded: a fork has used up what it reserved (see :meth:`fork`); nothing changed.
             MemoryError: the pages that lose an old lap cannot be kept meanwhile; nothing changed.
         """
         with self._turn:
@@ -206,6 +211,25 @@ class DecoderSession(StreamView):
         with self._turn:
             self._extent.truncate(length)
 
+    def fork(self, *, max_new_tokens: int | None = None) -> DecoderSession:
+        """A stream of its own that begins with this one's tokens, lengths and claims, at generation 0.
+
+        Both hold the same pages; whoever first writes to one copies it. The fork reserves all that it may
+        come to write to, or with ``max_new_tokens`` what so many tokens beyond ``length`` need: it takes no
+        more then, and who else rewrites pages that it holds (an old lap) needs room in the arena for copies.
+        A sealed stream's forks are sealed and reserve nothing: one memory for many readers.
+
+        Raises:
+            InvalidRequest: ``max_new_tokens`` is no number from 0 on.
+            StreamSealed: the stream was sealed, and ``max_new_tokens`` is above 0.
+            BudgetExceeded: the arena has no room for what the fork reserves.
+        """
+        with self._turn:
+            fork = object.__new__(DecoderSession)
+            parts = forked(self._extent, self._rings, self._pages, max_new_tokens)
+            fork._begin(self.spec, self._arena, self.projections, self._kernels, parts)
+            return fork
+
     def seal(self) -> None:
         """Let nothing change the stream from now on: it refuses tokens and truncates with StreamSealed and is
         only attended to, as the memory of cross-attention is. Doing it twice is harmless.
@@ -243,12 +267,16 @@ class DecoderSession(StreamView):
             self._kernels.read(rings.words, self._arena.base, rings.table(layer), start, k, v)
             return k, v
 
-    def close(self) -> None:
-        """Give all pages back. Doing it twice is harmless. Raises SessionBusy during another call."""
-        if not self._turn.closed:
-            with self._turn:
-                self._turn.closed = True
-                self._pages.release()
+    def close(self) -> int:
+        """Give all pages back, but for those that forks hold; the bytes that are free to be reserved again.
+
+        Doing it twice is harmless, and frees nothing more. Raises SessionBusy during another call.
+        """
+        if self._turn.closed:
+            return 0
+        with self._turn:
+            self._turn.closed = True
+            return self._pages.release()
 
     def __enter__(self) -> Self:
         return self

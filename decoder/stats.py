@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rondel.decoder.cache.arena import Reservation
 from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStats:
-    """A stream's numbers at one moment. Bytes are bytes of pages; bits per value are those of a full page,
-    scales, headers and padding included, averaged over the layers."""
+    """A stream's numbers at one moment. Bytes are bytes of pages: promised to the stream, held by it, and
+    those of them that its forks, or what it was forked from, hold as well. Bits per value are those of a full
+    page, scales, headers and padding included, averaged over the layers."""
 
     length: int
     high_water: int
@@ -23,6 +24,7 @@ class SessionStats:
     pages: int
     bytes_reserved: int
     bytes_resident: int
+    bytes_shared: int
     bits_per_value: float
     sealed: bool
 
@@ -42,6 +44,7 @@ def stats_of(
         pages=0 if closed else sum(r.pages_taken for r in rings),
         bytes_reserved=pages.reserved_bytes,
         bytes_resident=pages.resident_bytes,
+        bytes_shared=pages.shared_bytes,
         bits_per_value=sum(b * w for b, w in zip(bits, weights, strict=True)) / sum(weights),
         sealed=extent.sealed,
     )

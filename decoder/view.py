@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rondel.decoder.cache.arena import Reservation
 from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.spec import StreamSpec, integer
 from rondel.decoder.stats import SessionStats, stats_of

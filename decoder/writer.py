@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rondel.decoder.cache.arena import Arena, Reservation
+from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.cache.undo import Undo
 from rondel.decoder.call import LayerCall
@@ -45,9 +46,25 @@ class Writer:
                 call.finish()
 
     def undo(self, calls: Sequence[LayerCall]) -> Undo:
-        """A context for carrying out checked calls: if it is left by an exception, nothing has changed."""
+        """A context for carrying out checked calls: if it is left by an exception, nothing has changed.
+
+        Raises:
+            QuotaExceeded: a page would have to be copied that no room is promised for (``Reservation.own``).
+            MemoryError: no room for what undoing needs.
+        """
+        if self.pages.shares:
+            self._own(calls)
         writes = [(call.rings, call.layer) for call in calls]
         return Undo(self.extent, self.rings, self.pages, writes, len(calls[0].k))
+
+    def _own(self, calls: Sequence[LayerCall]) -> None:
+        """Have all pages that the calls will write to for this stream alone, before the first is written to.
+
+        Piece by piece was rejected: a call that may not write its last page must not write its first.
+        """
+        first = self.extent.layer_length(calls[0].layer)
+        end = first + len(calls[0].k)
+        self.pages.own([place for call in calls for place in call.rings.places(call.layer, first, end)])
 
     def parts(self, calls: Sequence[LayerCall]) -> Iterator[slice]:
         """Settles checked calls, once; the pieces to carry them out in, each cut when it is asked for.
@@ -55,7 +72,7 @@ class Writer:
         Raises:
             InvalidShape: options do not cover what the rows will see.
             ChunkTooLong: rows that look ahead would need more tokens at once than the ring can take.
-            SequenceGap, LengthExceeded, StreamSealed: as ``StreamExtent.check_append`` does.
+            SequenceGap, LengthExceeded, QuotaExceeded, StreamSealed: as ``StreamExtent.check_append`` does.
         """
         tokens = len(calls[0].k)
         first = self.extent.check_append([call.layer for call in calls], tokens)

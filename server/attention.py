@@ -11,7 +11,8 @@ from google.protobuf.message import Message
 
 from rondel.decoder import kernels, pool
 from rondel.decoder.errors import InvalidRequest
-from rondel.server import exactly_once, returns
+from rondel.decoder.session import DecoderSession
+from rondel.server import exactly_once, forking, returns
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
 from rondel.server.projections import ProjectionSets
@@ -66,6 +67,9 @@ class AttentionService:
             self._stepping, request, cost=call.size, deadline=call.deadline
         )
 
+    async def fork_stream(self, request: pb.ForkStreamRequest, call: Call) -> pb.ForkStreamResponse:
+        return await self._on_worker(self._fork, request, call)
+
     async def truncate_stream(
         self, request: pb.TruncateStreamRequest, call: Call
     ) -> pb.TruncateStreamResponse:
@@ -92,10 +96,24 @@ class AttentionService:
         return self._streams.get(stream.handle, stream.epoch)
 
     def _open(self, request: pb.OpenStreamRequest) -> pb.OpenStreamResponse:
-        if not request.HasField("spec"):
-            raise InvalidRequest("the specification is missing", field="spec")
+        spec = spec_from_message(request.spec) if request.HasField("spec") else None
         projections = self._projections.get(request.projections)
-        entry = self._streams.open(spec_from_message(request.spec), request.request_id, projections)
+        if request.from_prefix:
+            named = projections if request.projections else None
+            return self._opened(forking.open_prefix(self._streams, request, spec, named))
+        if spec is None:
+            raise InvalidRequest("the specification is missing", field="spec")
+        if request.HasField("max_new_tokens"):
+            raise InvalidRequest(
+                f"max_new_tokens must be unset without from_prefix, got {request.max_new_tokens}",
+                field="max_new_tokens",
+            )
+        return self._opened(self._streams.open(spec, request.request_id, projections))
+
+    def _fork(self, request: pb.ForkStreamRequest) -> pb.ForkStreamResponse:
+        return pb.ForkStreamResponse(stream=self._opened(forking.fork(self._streams, request)))
+
+    def _opened(self, entry: Entry) -> pb.OpenStreamResponse:
         session = entry.session
         return pb.OpenStreamResponse(
             handle=entry.handle,
@@ -106,6 +124,7 @@ class AttentionService:
             bytes_reserved=session.stats().bytes_reserved,
             spec=spec_to_message(session.spec, in_force=True),
             idle_lease_ms=self._lease_ms,
+            layer_lengths=_layer_lengths(session),
         )
 
     def _append(self, request: pb.AppendTokenRequest) -> pb.AppendTokenResponse:
@@ -163,12 +182,13 @@ class AttentionService:
             epoch=self._streams.epoch,
             generation=stats.generation,
             committed_length=stats.length,
-            layer_lengths=[session.layer_length(layer) for layer in range(session.spec.layers)],
+            layer_lengths=_layer_lengths(session),
             high_water=stats.high_water,
             min_length=stats.min_length,
             max_chunk=session.max_chunk,
             bytes_reserved=stats.bytes_reserved,
             bytes_resident=stats.bytes_resident,
+            bytes_shared=stats.bytes_shared,
             bits_per_value=stats.bits_per_value,
             pages=stats.pages,
             sealed=stats.sealed,
@@ -193,8 +213,17 @@ class AttentionService:
                 max_step_items=self._config.max_step_items,
                 idle_lease_ms=self._lease_ms,
             ),
-            memory=pb.MemoryInfo(budget=memory.budget, reserved=memory.reserved, resident=memory.resident),
+            memory=pb.MemoryInfo(
+                budget=memory.budget,
+                reserved=memory.reserved,
+                resident=memory.resident,
+                shared=memory.shared,
+            ),
             streams=len(self._streams),
             threads=pool.threads(),
             projections=self._projections.names,
         )
+
+
+def _layer_lengths(session: DecoderSession) -> list[int]:
+    return [session.layer_length(layer) for layer in range(session.spec.layers)]

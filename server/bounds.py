@@ -27,6 +27,9 @@ FIELDS: Final[Mapping[str, int | str]] = {
     "rondel.v1.StreamRef.handle": MAX_ID_BYTES,
     "rondel.v1.OpenStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.OpenStreamRequest.projections": MAX_ID_BYTES,
+    "rondel.v1.OpenStreamRequest.from_prefix": MAX_ID_BYTES,
+    "rondel.v1.ForkStreamRequest.request_id": MAX_ID_BYTES,
+    "rondel.v1.ForkStreamRequest.prefix_name": MAX_ID_BYTES,
     "rondel.v1.TruncateStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.CloseStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.StreamSpec.groups": MAX_LAYERS,
@@ -47,6 +50,7 @@ FIELDS: Final[Mapping[str, int | str]] = {
 
 MESSAGES: Final[Mapping[str, int]] = {
     "rondel.v1.OpenStreamRequest": 1024 * KIB,
+    "rondel.v1.ForkStreamRequest": 4 * KIB,
     "rondel.v1.TruncateStreamRequest": 4 * KIB,
     "rondel.v1.SealStreamRequest": 4 * KIB,
     "rondel.v1.GetStreamRequest": 4 * KIB,

@@ -31,8 +31,22 @@ class Entry:
     session: DecoderSession
     open_id: str
     last_used: float
+    origin: Origin | None = None
+    """What it is a fork of; None = it began empty."""
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The request that a fork was made by: a stream and its state, or a prefix by its name."""
+
+    handle: str
+    generation: int
+    length: int
+    max_new_tokens: int | None
+    prefix_name: str
+    """Of a ForkStream the name that the fork is kept as; of an OpenStream the one it begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +79,7 @@ class StreamRegistry:
     epoch: int = field(default_factory=lambda: 1 + secrets.randbits(62))
     _entries: dict[str, Entry] = field(default_factory=dict)
     _opened: dict[str, Entry] = field(default_factory=dict)
+    _prefixes: dict[str, Entry] = field(default_factory=dict)
     _closed: OrderedDict[str, Closed] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
@@ -79,24 +94,67 @@ class StreamRegistry:
             QuotaExceeded: there are ``max_streams`` already.
             BudgetExceeded: the arena has no room.
         """
-        earlier = self._opened.get(request_id) if request_id else None
+        earlier = self.repeated(request_id, None)
         if earlier is not None:
             session = earlier.session
-            if not (_same(session.spec, spec) and session.projections is projections):
+            if not (same_streams(session.spec, spec) and session.projections is projections):
                 raise InvalidRequest(
                     f"request_id {request_id!r} has opened a stream of another specification, or with other "
                     f"projections",
                     field="request_id",
                 )
-            earlier.last_used = self.clock()
             return earlier
+        return self._add(lambda: DecoderSession(spec, self.arena, projections=projections), request_id, None)
+
+    def fork(self, entry: Entry, request_id: str, origin: Origin) -> Entry:
+        """A new stream that begins as another one is.
+
+        Raises:
+            QuotaExceeded: there are ``max_streams`` already.
+            InvalidRequest, StreamSealed, BudgetExceeded: the session cannot be forked so.
+        """
+        most = origin.max_new_tokens
+        return self._add(lambda: entry.session.fork(max_new_tokens=most), request_id, origin)
+
+    def keep(self, entry: Entry, prefix_name: str) -> None:
+        """Give a stream a name that others may begin with."""
+        self._prefixes[prefix_name] = entry
+
+    def prefix(self, name: str) -> Entry:
+        """The stream kept under a name, whose lease starts anew. Raises StreamNotFound."""
+        entry = self._prefixes.get(name)
+        if entry is None:
+            raise StreamNotFound(f"no prefix {name!r}", prefix=name)
+        entry.last_used = self.clock()
+        return entry
+
+    def has_prefix(self, name: str) -> bool:
+        """Whether a stream is kept under a name."""
+        return name in self._prefixes
+
+    def repeated(self, request_id: str, origin: Origin | None) -> Entry | None:
+        """The stream that an earlier request of this id made, whose lease starts anew; None = there was none.
+
+        Raises:
+            InvalidRequest: it made another one.
+        """
+        earlier = self._opened.get(request_id) if request_id else None
+        if earlier is None:
+            return None
+        if earlier.origin != origin:
+            raise InvalidRequest(
+                f"request_id {request_id!r} has made another stream, by another request", field="request_id"
+            )
+        earlier.last_used = self.clock()
+        return earlier
+
+    def _add(self, make: Callable[[], DecoderSession], request_id: str, origin: Origin | None) -> Entry:
         if len(self._entries) >= self.max_streams:
             raise QuotaExceeded(
                 f"{len(self._entries)} streams are open, the limit is {self.max_streams}",
                 limit=self.max_streams,
             )
-        session = DecoderSession(spec, self.arena, projections=projections)
-        entry = Entry(secrets.token_urlsafe(18), session, request_id, self.clock())
+        entry = Entry(secrets.token_urlsafe(18), make(), request_id, self.clock(), origin)
         self._entries[entry.handle] = entry
         if request_id:
             self._opened[request_id] = entry
@@ -157,19 +215,20 @@ class StreamRegistry:
         return handle
 
     def _end(self, entry: Entry, request_id: str) -> Closed:
-        stats = entry.session.stats()
-        entry.session.close()
+        length, released = entry.session.length, entry.session.close()
         del self._entries[entry.handle]
         if entry.open_id:
             del self._opened[entry.open_id]
-        closed = Closed(request_id, stats.length, stats.bytes_reserved)
+        for name in [name for name, kept in self._prefixes.items() if kept is entry]:
+            del self._prefixes[name]
+        closed = Closed(request_id, length, released)
         self._closed[entry.handle] = closed
         if len(self._closed) > _TOMBSTONES:
             self._closed.popitem(last=False)
         return closed
 
 
-def _same(one: StreamSpec, other: StreamSpec) -> bool:
+def same_streams(one: StreamSpec, other: StreamSpec) -> bool:
     """Whether two specifications mean the same stream, whatever they leave to defaults."""
 
     def meaning(spec: StreamSpec) -> tuple[int, frozenset[LayerGroup]]:

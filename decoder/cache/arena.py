@@ -3,7 +3,8 @@
 The budget is cut into units of 2 MiB. A slab is a run of units that serves pages of one size; a reservation
 claims slabs so that every page it names has a place. So growth never fails: a stream is refused when it
 opens, not when it is nine thousand tokens long. When the last page of a slab is given back and no
-reservation needs it, its memory goes back to the system.
+reservation needs it, its memory goes back to the system. A page that several reservations hold is there once,
+and promised for at least once (``reservation.py``).
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rondel.decoder.cache.layout import round_up
+from rondel.decoder.cache.reservation import Reservation as Reservation
+from rondel.decoder.cache.shares import Shares
 from rondel.decoder.errors import BudgetExceeded, InvalidSpec
 
 UNIT: Final = 2 << 20
@@ -27,11 +29,13 @@ UNIT: Final = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class ArenaStats:
-    """Bytes: the whole budget, what reservations have claimed of it, and pages in use."""
+    """Bytes: the whole budget, what reservations have claimed of it, pages in use, and those of them that
+    several streams share. Each page counts once, however many hold it."""
 
     budget: int
     reserved: int
     resident: int
+    shared: int = 0
 
 
 @dataclass(slots=True)
@@ -49,6 +53,7 @@ class _Pool:
     page_bytes: int
     promised: int = 0
     slabs: dict[int, _Slab] = field(default_factory=dict)
+    filling: _Slab | None = None
 
     @property
     def units(self) -> int:
@@ -93,6 +98,7 @@ class Arena:
         self._unit_taken = bytearray(self._units)
         self._pools: dict[int, _Pool] = {}
         self._resident = 0
+        self._shares = Shares()
         self._abandoned: deque[Reservation] = deque()
         self._lock = threading.Lock()
 
@@ -100,7 +106,8 @@ class Arena:
         """How much is claimed and used now."""
         self._sweep()
         with self._lock:
-            return ArenaStats(self._units * UNIT, sum(self._unit_taken) * UNIT, self._resident)
+            reserved = self._unit_taken.count(1) * UNIT
+            return ArenaStats(self._units * UNIT, reserved, self._resident, self._shares.bytes)
 
     def reserve(self, demand: Mapping[int, int]) -> Reservation:
         """Promise pages: ``demand`` maps a page size in bytes to a number of pages.
@@ -109,23 +116,28 @@ class Arena:
             BudgetExceeded: there is no room; nothing was claimed.
         """
         self._sweep()
-        claimed: list[tuple[_Pool, _Slab]] = []
         with self._lock:
-            # Counted first: a demand beyond all bounds must not claim slab after slab to find that out.
-            if self._units_short(demand) > self._unit_taken.count(0):
-                raise self._refusal(demand)
-            for page_bytes, pages in demand.items():
-                pool = self._pools.setdefault(page_bytes, _Pool(page_bytes))
-                for _ in range(max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))):
-                    unit = self._find_units(pool.units)
-                    if unit is None:
-                        for owner, slab in claimed:
-                            self._drop_slab(owner, slab)
-                        raise self._refusal(demand)
-                    claimed.append((pool, self._add_slab(pool, unit)))
-            for page_bytes, pages in demand.items():
-                self._pools[page_bytes].promised += pages
+            self._promise(demand)
         return Reservation(self, dict(demand))
+
+    def _promise(self, demand: Mapping[int, int]) -> None:
+        """Claim the slabs for so many pages more, or raise BudgetExceeded and claim nothing."""
+        claimed: list[tuple[_Pool, _Slab]] = []
+        demand = {page_bytes: pages for page_bytes, pages in demand.items() if pages}
+        # Counted first: a demand beyond all bounds must not claim slab after slab to find that out.
+        if self._units_short(demand) > self._unit_taken.count(0):
+            raise self._refusal(demand)
+        for page_bytes, pages in demand.items():
+            pool = self._pools.setdefault(page_bytes, _Pool(page_bytes))
+            for _ in range(max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))):
+                unit = self._find_units(pool.units)
+                if unit is None:
+                    for owner, slab in claimed:
+                        self._drop_slab(owner, slab)
+                    raise self._refusal(demand)
+                claimed.append((pool, self._add_slab(pool, unit)))
+        for page_bytes, pages in demand.items():
+            self._pools[page_bytes].promised += pages
 
     def abandon(self, reservation: Reservation) -> None:
         """Have a reservation released at the next occasion. For finalisers, which may run anywhere, even
@@ -168,101 +180,55 @@ class Arena:
 
     def _drop_slab(self, pool: _Pool, slab: _Slab) -> None:
         del pool.slabs[slab.unit]
+        if pool.filling is slab:
+            pool.filling = None
         self._unit_taken[slab.unit : slab.unit + pool.units] = bytes(pool.units)
         if slab.used_before:
             self._map.madvise(mmap.MADV_DONTNEED, self._lead + slab.unit * UNIT, pool.units * UNIT)
 
-    def _take(self, page_bytes: int) -> int:
-        with self._lock:
-            pool = self._pools[page_bytes]
+    def _take(self, page_bytes: int, *, zeroed: bool = True) -> int:
+        pool = self._pools[page_bytes]
+        slab = pool.filling
+        if slab is None or not (slab.fresh or slab.used_before):
+            # The fullest, so that others run empty and go back; looked for once per slab, not per page.
             slab = max((s for s in pool.slabs.values() if s.fresh or s.used_before), key=lambda s: s.in_use)
-            slab.in_use += 1
-            self._resident += page_bytes
-            if slab.used_before:
-                offset = slab.used_before.pop()
-                # A page never shows its next owner what its last one stored.
-                self._bytes[offset : offset + page_bytes] = 0
-                return offset
+            pool.filling = slab
+        slab.in_use += 1
+        self._resident += page_bytes
+        if slab.fresh and not slab.used_before:
             return slab.fresh.pop()
+        offset = slab.used_before.pop()
+        if zeroed:  # a page never shows its next owner what its last one stored
+            self._bytes[offset : offset + page_bytes] = 0
+        return offset
 
-    def _give_back(self, page_bytes: int, offset: int) -> None:
-        with self._lock:
-            self._put_back(self._pools[page_bytes], offset)
+    def _copied(self, page_bytes: int, offset: int) -> int:
+        """A page of the same content. Under the lock, so that nobody writes to the page meanwhile."""
+        copy = self._take(page_bytes, zeroed=False)
+        self._bytes[copy : copy + page_bytes] = self._bytes[offset : offset + page_bytes]
+        return copy
 
-    def _put_back(self, pool: _Pool, offset: int) -> None:
+    def _put_back(self, page_bytes: int, offset: int) -> None:
+        pool = self._pools[page_bytes]
         slab = pool.slabs[self._slab_of(pool, offset)]
         slab.used_before.append(offset)
         slab.in_use -= 1
-        self._resident -= pool.page_bytes
+        self._resident -= page_bytes
 
-    def _release(self, demand: Mapping[int, int], taken: Mapping[int, list[int]]) -> None:
-        with self._lock:
-            for page_bytes, pages in demand.items():
-                pool = self._pools[page_bytes]
-                for offset in taken.get(page_bytes, ()):
-                    self._put_back(pool, offset)
-                pool.promised -= pages
-                spare = len(pool.slabs) - pool.slabs_for(pool.promised)
-                for slab in [s for s in pool.slabs.values() if s.in_use == 0][:spare]:
-                    self._drop_slab(pool, slab)
-                if not pool.slabs:
-                    del self._pools[page_bytes]
+    def _withdraw(self, page_bytes: int, pages: int) -> None:
+        """Take promises back; slabs that nothing needs any more go."""
+        pool = self._pools.get(page_bytes)
+        if pool is None:  # nothing was promised, and nobody else was left
+            return
+        pool.promised -= pages
+        spare = len(pool.slabs) - pool.slabs_for(pool.promised)
+        for slab in [s for s in pool.slabs.values() if s.in_use == 0][:spare] if spare else ():
+            self._drop_slab(pool, slab)
+        if not pool.slabs:
+            del self._pools[page_bytes]
 
     def _slab_of(self, pool: _Pool, offset: int) -> int:
         unit = offset // UNIT
         while unit not in pool.slabs:  # a page above 2 MiB, or one across a unit border of its slab
             unit -= 1
         return unit
-
-
-class Reservation:
-    """The pages that one stream may take."""
-
-    def __init__(self, arena: Arena, demand: dict[int, int]) -> None:
-        self._arena = arena
-        self._demand = demand
-        self._taken: dict[int, list[int]] = {size: [] for size in demand}
-        self._open = True
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes of all pages promised."""
-        return sum(size * pages for size, pages in self._demand.items()) if self._open else 0
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes of the pages taken."""
-        return sum(size * len(offsets) for size, offsets in self._taken.items())
-
-    def take(self, page_bytes: int) -> int:
-        """Offset of one zeroed page; never fails within what was promised.
-
-        Raises:
-            BudgetExceeded: more pages than were promised.
-        """
-        taken = self._taken[page_bytes]
-        if len(taken) >= self._demand[page_bytes]:
-            raise BudgetExceeded(
-                f"all {len(taken)} promised pages of {page_bytes} bytes are taken",
-                requested=page_bytes,
-                available=0,
-            )
-        offset = self._arena._take(page_bytes)
-        taken.append(offset)
-        return offset
-
-    def give_back(self, page_bytes: int, offset: int) -> None:
-        """Return one taken page; it stays promised."""
-        self._taken[page_bytes].remove(offset)
-        self._arena._give_back(page_bytes, offset)
-
-    def contents(self, page_bytes: int, offset: int) -> NDArray[np.uint8]:
-        """The bytes of a taken page, in place."""
-        return self._arena._bytes[offset : offset + page_bytes]
-
-    def release(self) -> None:
-        """Give every page and the promise back. Doing it twice is harmless."""
-        if self._open:
-            self._open = False
-            self._arena._release(self._demand, self._taken)
-            self._taken = {}

@@ -13,6 +13,7 @@ from rondel.decoder.errors import (
     DuplicateTooOld,
     InvalidRequest,
     LengthExceeded,
+    QuotaExceeded,
     RollbackTooDeep,
     SequenceGap,
     StreamSealed,
@@ -39,6 +40,21 @@ class StreamExtent:
         self.high_water = 0
         self.generation = 0
         self.sealed = False
+        self._quota: int | None = None
+
+    def fork(self, max_new_tokens: int | None) -> StreamExtent:
+        """The same lengths and claims, for a stream that may reach ``max_new_tokens`` beyond ``length``. Its
+        generations begin anew. A sealed one is sealed."""
+        fork = StreamExtent(self._spec, self._layouts)
+        fork.reset(self.marks())
+        fork.sealed = self.sealed
+        fork._quota = None if max_new_tokens is None else self.length + max_new_tokens
+        return fork
+
+    @property
+    def length_limit(self) -> int:
+        """The most tokens that the specification allows."""
+        return self._spec.length_limit
 
     def layer_length(self, layer: int) -> int:
         """Tokens that one layer has. Raises InvalidLayer."""
@@ -123,6 +139,7 @@ class StreamExtent:
             StreamSealed: none may.
             SequenceGap: the layers are not level.
             LengthExceeded: the stream would pass its max_length.
+            QuotaExceeded: it would pass what its fork has reserved.
             ChunkTooLong: a wrapped layer would run too far ahead. Never when ``layers`` are all layers of
                 the stream: those advance piece by piece, each piece committed.
         """
@@ -139,6 +156,11 @@ class StreamExtent:
             raise LengthExceeded(
                 f"the stream holds at most {self._spec.length_limit} tokens, got {start} and {tokens} more",
                 limit=self._spec.length_limit,
+            )
+        if self._quota is not None and end > self._quota:
+            raise QuotaExceeded(
+                f"the stream was forked to hold {self._quota} tokens at most, got {start} and {tokens} more",
+                limit=self._quota,
             )
         if len(layers) < self._spec.layers:
             for index in {self._spec.group_index(layer) for layer in layers}:

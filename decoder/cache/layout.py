@@ -131,6 +131,14 @@ class RingLayout:
         stop = round_up(max(0, end - self.group.sinks), PAGE_SLOTS) // PAGE_SLOTS
         return [page % self.ring_pages for page in range(first, min(stop, first + self.ring_pages))]
 
+    def columns(self, start: int, stop: int) -> list[int]:
+        """Columns of a page table (sink page, then ring pages) that positions start to stop - 1 are in."""
+        sinks = self.group.sinks
+        first = max(0, start - sinks) // PAGE_SLOTS
+        last = min(-(-max(0, stop - sinks) // PAGE_SLOTS), first + self.ring_pages)
+        ring = [1 + page % self.ring_pages for page in range(first, last)] if stop > start else []
+        return [0, *ring] if start < min(stop, sinks) else ring
+
     def words(self) -> NDArray[np.int64]:
         """The same facts for the kernels, in the order of ``geometry_from`` in ``kernels/geometry.pxi``."""
         sink = self.sink_page

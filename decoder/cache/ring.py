@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rondel.decoder.cache.arena import Reservation
 from rondel.decoder.cache.layout import RingLayout
+from rondel.decoder.cache.reservation import Place, Reservation
 from rondel.decoder.spec import PAGE_SLOTS, LayerGroup
 
 
@@ -24,6 +24,8 @@ class GroupRings:
         self._tables = np.full((len(self.group.layers), 1 + self.layout.ring_pages), -1, dtype=np.int64)
         self._sink_taken = False
         self._pages_taken = 0
+        self._page_bytes = layout.page.page_bytes
+        self._sink_bytes = layout.sink_page.page_bytes if layout.sink_page else 0
 
     @property
     def pages_taken(self) -> int:
@@ -39,6 +41,37 @@ class GroupRings:
     def columns(self) -> int:
         """Columns of the page tables that are in use, for :meth:`shrink`: each is a page of every layer."""
         return int(self._sink_taken) + self._pages_taken
+
+    @property
+    def columns_of_table(self) -> range:
+        """Columns of the page tables that can ever be in use."""
+        return range(0 if self._sink_bytes else 1, 1 + self.layout.ring_pages)
+
+    def page_bytes(self, column: int) -> int:
+        """Size of the pages in a column of the page tables."""
+        return self._page_bytes if column else self._sink_bytes
+
+    def pages(self, column: int, layer: int | None = None) -> list[int]:
+        """Offsets of the taken pages in a column of the page tables: of all layers, or of one."""
+        pages: NDArray[np.int64] = (self._tables if layer is None else self.table(layer)[None])[:, column]
+        return [offset for offset in pages.tolist() if offset >= 0]
+
+    def places(self, layer: int, start: int, stop: int) -> list[Place]:
+        """Where the pages that hold positions start to stop - 1 of a layer are named, as far as they are
+        taken."""
+        table = self.table(layer)
+        return [
+            Place(table, column, self.page_bytes(column))
+            for column in self.layout.columns(start, stop)
+            if table[column] >= 0
+        ]
+
+    def fork(self) -> GroupRings:
+        """The same page tables once more: they name the same pages."""
+        fork = GroupRings(self.layout)
+        fork._tables[:] = self._tables
+        fork._sink_taken, fork._pages_taken = self._sink_taken, self._pages_taken
+        return fork
 
     def grow(self, length: int, pages: Reservation) -> None:
         """Take the pages that a stream of ``length`` tokens needs, for all layers at once."""

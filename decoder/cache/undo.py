@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rondel.decoder.cache.arena import Reservation
 from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
 
 
@@ -23,6 +23,10 @@ class Undo:
     whether somebody presses Ctrl-C, is not known then. So was letting the claim stand: the tokens are not
     there, but what they have overwritten is gone, and the next truncate is refused for a call that never
     was. The cost is one copy of a page per layer and 128 tokens, and only once the ring has wrapped.
+
+    The pages that will be written to must be the stream's own by then (``Reservation.own``), so that what is
+    put back is put back for this stream alone. A copy made for that stays, whatever happens: the page that it
+    was copied from may belong to others by now, and it holds the same bytes.
 
     A signal that strikes after the last store can still be raised from a call that was carried out.
 

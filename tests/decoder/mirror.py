@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import (
     ChunkTooLong,
     LengthExceeded,
+    QuotaExceeded,
     RollbackTooDeep,
     RondelError,
     SequenceGap,
@@ -57,6 +59,9 @@ class Mirror:
     k: list[list[Floats]] = field(init=False, repr=False)
     v: list[list[Floats]] = field(init=False, repr=False)
     claimed: list[int] = field(init=False, repr=False)  # per layer: the most that it ever held
+    generation: int = 0
+    quota: float = math.inf  # tokens that a fork may reach
+    origin: int = 0  # the length that a fork with a quota began with
 
     def __post_init__(self) -> None:
         self.session = DecoderSession(self.spec, self.arena, tier=self.tier)
@@ -95,6 +100,7 @@ class Mirror:
             "matches": lambda: session.matches(0, last, k[0], v[0]),
             "read": lambda: session.read(0, last, last + 1),
             "truncate": lambda: session.truncate(last),
+            "fork": lambda: session.fork(),
         }
 
     # --- what was done --------------------------------------------------------------------------------
@@ -125,8 +131,21 @@ class Mirror:
                 self.append(layer, k, v)
         return self
 
+    def fork(self, max_new_tokens: int | None = None) -> Mirror:
+        """A fork of the session, beside lists of its own."""
+        fork = copy(self)
+        fork.session = self.session.fork(max_new_tokens=max_new_tokens)
+        fork.seed = int(self.rng.integers(2**32))
+        fork.rng, fork.generation = np.random.default_rng(fork.seed), 0
+        fork.quota = math.inf if max_new_tokens is None else self.length + max_new_tokens
+        fork.origin = 0 if max_new_tokens is None else self.length
+        fork.k, fork.v = ([list(tokens) for tokens in lists] for lists in (self.k, self.v))
+        fork.claimed = list(self.claimed)
+        return fork
+
     def truncate(self, length: int) -> Mirror:
         self.session.truncate(length)
+        self.generation += 1
         for tokens in (*self.k, *self.v):
             del tokens[length:]
         return self
@@ -156,6 +175,8 @@ class Mirror:
         end = starts.pop() + tokens
         if self.spec.max_length is not None and end > self.spec.max_length:
             return LengthExceeded
+        if end > self.quota:
+            return QuotaExceeded
         for group in (self.spec.group(layer) for layer in layers if len(layers) < self.spec.layers):
             if end > group.sinks + capacity(group) and end - self.length > group.reserve + 1:
                 return ChunkTooLong

@@ -105,6 +105,28 @@ class Client:
     async def close(self, stream: pb.StreamRef, request_id: str = "") -> pb.CloseStreamResponse:
         return await self.attention.CloseStream(pb.CloseStreamRequest(stream=stream, request_id=request_id))
 
+    async def fork(
+        self,
+        stream: pb.StreamRef,
+        length: int,
+        *,
+        generation: int = 0,
+        request_id: str = "",
+        most: int | None = None,
+        prefix: str = "",
+    ) -> pb.OpenStreamResponse:
+        reply = await self.attention.ForkStream(
+            pb.ForkStreamRequest(
+                stream=stream,
+                generation=generation,
+                length=length,
+                request_id=request_id,
+                max_new_tokens=most,
+                prefix_name=prefix,
+            )
+        )
+        return reply.stream
+
     async def info(self) -> pb.GetServerInfoResponse:
         return await self.attention.GetServerInfo(pb.GetServerInfoRequest())
 

@@ -153,6 +153,9 @@ async def test_request_ids(client: Client, name: str) -> None:
         client.attention.OpenStream(pb.OpenStreamRequest(spec=spec_to_message(SPEC), request_id=name)),
         client.attention.TruncateStream(pb.TruncateStreamRequest(stream=stream, request_id=name)),
         client.attention.CloseStream(pb.CloseStreamRequest(stream=stream, request_id=name)),
+        client.fork(stream, 0, request_id=name),
+        client.fork(stream, 0, prefix=name),
+        client.attention.OpenStream(pb.OpenStreamRequest(from_prefix=name)),
     ]
     for call in calls:
         failed = await refused(call)

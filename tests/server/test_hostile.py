@@ -67,6 +67,7 @@ async def test_positions_and_lengths(
         q = to_tensor(tokens.q(1))
         await refused(client.attention.Attend(pb.AttendRequest(stream=target, position=number, q=q)))
         await refused(client.attention.TruncateStream(pb.TruncateStreamRequest(stream=target, length=number)))
+        await refused(client.fork(target, number))
         (result,) = await client.step(0, item(target, number, *tokens.qkv(1)))
         assert Failure.of(result.status).code == grpc.StatusCode.INVALID_ARGUMENT
     for generation in INTEGERS:
@@ -74,6 +75,20 @@ async def test_positions_and_lengths(
         append.generation = generation
         with pytest.raises(grpc.aio.AioRpcError, match="generation"):
             await client.attention.AppendToken(append)
+
+
+@pytest.mark.parametrize("number", INTEGERS)
+async def test_limits_of_forks(
+    client: Client, witness: pb.StreamRef, target: pb.StreamRef, tokens: Tokens, number: int
+) -> None:
+    """Below 0 there is none; above all that a stream can hold it is no limit."""
+    if number < 0:
+        await refused(client.fork(target, 10, most=number))
+        return
+    fork = await client.fork(target, 10, most=number)
+    stream = pb.StreamRef(handle=fork.handle)
+    assert (await client.append(stream, 10, *tokens.kv(500))).committed_length == 510
+    await client.close(stream)
 
 
 @pytest.mark.parametrize("layer", [3, 2**31, 2**32 - 1])
@@ -206,7 +221,7 @@ async def test_step_as_a_whole(client: Client, server: Server, target: pb.Stream
 
 
 async def test_bytes_that_are_no_message(client: Client, witness: pb.StreamRef) -> None:
-    for method in ("OpenStream", "AppendToken", "Attend", "Step", "GetStream", "CloseStream"):
+    for method in ("OpenStream", "AppendToken", "Attend", "Step", "ForkStream", "GetStream", "CloseStream"):
         call = client.channel.unary_unary(f"/rondel.v1.AttentionService/{method}")
         failed = await refused(call(b"\xff\xff\xff\xff garbage"))
         assert failed.reason == "INVALID_REQUEST"

@@ -19,17 +19,21 @@ class StreamRef(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class OpenStreamRequest(_message.Message):
-    __slots__ = ("spec", "request_id", "projections")
+    __slots__ = ("spec", "request_id", "projections", "from_prefix", "max_new_tokens")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    FROM_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     spec: _spec_pb2.StreamSpec
     request_id: str
     projections: str
-    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., request_id: _Optional[str] = ..., projections: _Optional[str] = ...) -> None: ...
+    from_prefix: str
+    max_new_tokens: int
+    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., request_id: _Optional[str] = ..., projections: _Optional[str] = ..., from_prefix: _Optional[str] = ..., max_new_tokens: _Optional[int] = ...) -> None: ...
 
 class OpenStreamResponse(_message.Message):
-    __slots__ = ("handle", "epoch", "generation", "committed_length", "max_chunk", "bytes_reserved", "spec", "idle_lease_ms")
+    __slots__ = ("handle", "epoch", "generation", "committed_length", "max_chunk", "bytes_reserved", "spec", "idle_lease_ms", "layer_lengths")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +42,7 @@ class OpenStreamResponse(_message.Message):
     BYTES_RESERVED_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     IDLE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    LAYER_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     handle: str
     epoch: int
     generation: int
@@ -46,7 +51,8 @@ class OpenStreamResponse(_message.Message):
     bytes_reserved: int
     spec: _spec_pb2.StreamSpec
     idle_lease_ms: int
-    def __init__(self, handle: _Optional[str] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., idle_lease_ms: _Optional[int] = ...) -> None: ...
+    layer_lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, handle: _Optional[str] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., idle_lease_ms: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AppendTokenRequest(_message.Message):
     __slots__ = ("stream", "generation", "position", "first_layer", "k", "v")
@@ -168,6 +174,28 @@ class StepResult(_message.Message):
     duplicate: bool
     def __init__(self, status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., out: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., lse: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., committed_length: _Optional[int] = ..., layer_length: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
+class ForkStreamRequest(_message.Message):
+    __slots__ = ("stream", "generation", "length", "request_id", "max_new_tokens", "prefix_name")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_NAME_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    generation: int
+    length: int
+    request_id: str
+    max_new_tokens: int
+    prefix_name: str
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., length: _Optional[int] = ..., request_id: _Optional[str] = ..., max_new_tokens: _Optional[int] = ..., prefix_name: _Optional[str] = ...) -> None: ...
+
+class ForkStreamResponse(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: OpenStreamResponse
+    def __init__(self, stream: _Optional[_Union[OpenStreamResponse, _Mapping]] = ...) -> None: ...
+
 class TruncateStreamRequest(_message.Message):
     __slots__ = ("stream", "generation", "length", "request_id")
     STREAM_FIELD_NUMBER: _ClassVar[int]
@@ -209,7 +237,7 @@ class GetStreamRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ...) -> None: ...
 
 class GetStreamResponse(_message.Message):
-    __slots__ = ("spec", "epoch", "generation", "committed_length", "layer_lengths", "high_water", "min_length", "max_chunk", "bytes_reserved", "bytes_resident", "bits_per_value", "pages", "sealed")
+    __slots__ = ("spec", "epoch", "generation", "committed_length", "layer_lengths", "high_water", "min_length", "max_chunk", "bytes_reserved", "bytes_resident", "bits_per_value", "pages", "sealed", "bytes_shared")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +251,7 @@ class GetStreamResponse(_message.Message):
     BITS_PER_VALUE_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SHARED_FIELD_NUMBER: _ClassVar[int]
     spec: _spec_pb2.StreamSpec
     epoch: int
     generation: int
@@ -236,7 +265,8 @@ class GetStreamResponse(_message.Message):
     bits_per_value: float
     pages: int
     sealed: bool
-    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ..., high_water: _Optional[int] = ..., min_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., bytes_resident: _Optional[int] = ..., bits_per_value: _Optional[float] = ..., pages: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
+    bytes_shared: int
+    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ..., high_water: _Optional[int] = ..., min_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., bytes_resident: _Optional[int] = ..., bits_per_value: _Optional[float] = ..., pages: _Optional[int] = ..., sealed: _Optional[bool] = ..., bytes_shared: _Optional[int] = ...) -> None: ...
 
 class CloseStreamRequest(_message.Message):
     __slots__ = ("stream", "request_id")
@@ -293,11 +323,13 @@ class ServerLimits(_message.Message):
     def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ...) -> None: ...
 
 class MemoryInfo(_message.Message):
-    __slots__ = ("budget", "reserved", "resident")
+    __slots__ = ("budget", "reserved", "resident", "shared")
     BUDGET_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     budget: int
     reserved: int
     resident: int
-    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ...) -> None: ...
+    shared: int
+    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ..., shared: _Optional[int] = ...) -> None: ...

@@ -46,7 +46,7 @@ class AttentionServiceStub:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
     GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
@@ -75,6 +75,11 @@ class AttentionServiceStub:
                 '/rondel.v1.AttentionService/Step',
                 request_serializer=rondel_dot_v1_dot_attention__pb2.StepRequest.SerializeToString,
                 response_deserializer=rondel_dot_v1_dot_attention__pb2.StepResponse.FromString,
+                _registered_method=True)
+        self.ForkStream = channel.unary_unary(
+                '/rondel.v1.AttentionService/ForkStream',
+                request_serializer=rondel_dot_v1_dot_attention__pb2.ForkStreamRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_attention__pb2.ForkStreamResponse.FromString,
                 _registered_method=True)
         self.TruncateStream = channel.unary_unary(
                 '/rondel.v1.AttentionService/TruncateStream',
@@ -124,14 +129,15 @@ class AttentionServiceServicer:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
     GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     def OpenStream(self, request, context):
-        """Opens an empty stream and reserves all the memory that it can come to need. Fails with INVALID_SPEC;
-        BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams;
-        PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not fit the specification.
+        """Opens an empty stream, or one that begins with a named prefix, and reserves all the memory that it can come to
+        need. Fails with INVALID_SPEC; BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its
+        largest number of streams; PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not
+        fit the specification; STREAM_NOT_FOUND when no prefix has that name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,7 +145,8 @@ class AttentionServiceServicer:
 
     def AppendToken(self, request, context):
         """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
-        INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, STREAM_SEALED and the exactly-once errors.
+        INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
+        STREAM_SEALED and the exactly-once errors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,6 +166,18 @@ class AttentionServiceServicer:
         Items are independent: each has its own status, and the call fails as a whole only when the message is
         malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
         PROJECTION_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForkStream(self, request, context):
+        """Makes a new stream that begins as another one is: its tokens, the lengths of its layers, and how far it can be
+        truncated; generation 0. Nothing is copied and the other does not change: the two share memory, of which a page
+        is copied when one of them first writes to it. Each may be closed before the other. Sealed streams have sealed
+        forks, which reserve nothing. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (the stream has another
+        length), STREAM_SEALED (a sealed stream's fork takes no tokens), BUDGET_EXCEEDED, QUOTA_EXCEEDED (the server has
+        its largest number of streams).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -227,6 +246,11 @@ def add_AttentionServiceServicer_to_server(servicer, server):
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.StepRequest.FromString,
                     response_serializer=rondel_dot_v1_dot_attention__pb2.StepResponse.SerializeToString,
             ),
+            'ForkStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkStream,
+                    request_deserializer=rondel_dot_v1_dot_attention__pb2.ForkStreamRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_attention__pb2.ForkStreamResponse.SerializeToString,
+            ),
             'TruncateStream': grpc.unary_unary_rpc_method_handler(
                     servicer.TruncateStream,
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamRequest.FromString,
@@ -281,7 +305,7 @@ class AttentionService:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
     GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
@@ -383,6 +407,33 @@ class AttentionService:
             '/rondel.v1.AttentionService/Step',
             rondel_dot_v1_dot_attention__pb2.StepRequest.SerializeToString,
             rondel_dot_v1_dot_attention__pb2.StepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rondel.v1.AttentionService/ForkStream',
+            rondel_dot_v1_dot_attention__pb2.ForkStreamRequest.SerializeToString,
+            rondel_dot_v1_dot_attention__pb2.ForkStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,7 +47,7 @@ class AttentionServiceStub:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
     GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
@@ -56,13 +56,15 @@ class AttentionServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AttentionServiceAsyncStub: ...
     OpenStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.OpenStreamRequest, _attention_pb2.OpenStreamResponse]
-    """Opens an empty stream and reserves all the memory that it can come to need. Fails with INVALID_SPEC;
-    BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams;
-    PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not fit the specification.
+    """Opens an empty stream, or one that begins with a named prefix, and reserves all the memory that it can come to
+    need. Fails with INVALID_SPEC; BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its
+    largest number of streams; PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not
+    fit the specification; STREAM_NOT_FOUND when no prefix has that name.
     """
     AppendToken: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
-    INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, STREAM_SEALED and the exactly-once errors.
+    INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
+    STREAM_SEALED and the exactly-once errors.
     """
     Attend: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
@@ -74,6 +76,14 @@ class AttentionServiceStub:
     Items are independent: each has its own status, and the call fails as a whole only when the message is
     malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
     PROJECTION_NOT_FOUND.
+    """
+    ForkStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.ForkStreamRequest, _attention_pb2.ForkStreamResponse]
+    """Makes a new stream that begins as another one is: its tokens, the lengths of its layers, and how far it can be
+    truncated; generation 0. Nothing is copied and the other does not change: the two share memory, of which a page
+    is copied when one of them first writes to it. Each may be closed before the other. Sealed streams have sealed
+    forks, which reserve nothing. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (the stream has another
+    length), STREAM_SEALED (a sealed stream's fork takes no tokens), BUDGET_EXCEEDED, QUOTA_EXCEEDED (the server has
+    its largest number of streams).
     """
     TruncateStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.TruncateStreamRequest, _attention_pb2.TruncateStreamResponse]
     """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
@@ -116,19 +126,21 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
     GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.OpenStreamRequest, _attention_pb2.OpenStreamResponse]  # type: ignore[assignment]
-    """Opens an empty stream and reserves all the memory that it can come to need. Fails with INVALID_SPEC;
-    BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams;
-    PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not fit the specification.
+    """Opens an empty stream, or one that begins with a named prefix, and reserves all the memory that it can come to
+    need. Fails with INVALID_SPEC; BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its
+    largest number of streams; PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not
+    fit the specification; STREAM_NOT_FOUND when no prefix has that name.
     """
     AppendToken: _aio.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]  # type: ignore[assignment]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
-    INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, STREAM_SEALED and the exactly-once errors.
+    INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
+    STREAM_SEALED and the exactly-once errors.
     """
     Attend: _aio.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]  # type: ignore[assignment]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
@@ -140,6 +152,14 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     Items are independent: each has its own status, and the call fails as a whole only when the message is
     malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
     PROJECTION_NOT_FOUND.
+    """
+    ForkStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.ForkStreamRequest, _attention_pb2.ForkStreamResponse]  # type: ignore[assignment]
+    """Makes a new stream that begins as another one is: its tokens, the lengths of its layers, and how far it can be
+    truncated; generation 0. Nothing is copied and the other does not change: the two share memory, of which a page
+    is copied when one of them first writes to it. Each may be closed before the other. Sealed streams have sealed
+    forks, which reserve nothing. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (the stream has another
+    length), STREAM_SEALED (a sealed stream's fork takes no tokens), BUDGET_EXCEEDED, QUOTA_EXCEEDED (the server has
+    its largest number of streams).
     """
     TruncateStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.TruncateStreamRequest, _attention_pb2.TruncateStreamResponse]  # type: ignore[assignment]
     """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
@@ -181,7 +201,7 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
     GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
     """
 
@@ -191,9 +211,10 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _attention_pb2.OpenStreamRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_attention_pb2.OpenStreamResponse, _abc.Awaitable[_attention_pb2.OpenStreamResponse]]:
-        """Opens an empty stream and reserves all the memory that it can come to need. Fails with INVALID_SPEC;
-        BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its largest number of streams;
-        PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not fit the specification.
+        """Opens an empty stream, or one that begins with a named prefix, and reserves all the memory that it can come to
+        need. Fails with INVALID_SPEC; BUDGET_EXCEEDED when there is no room; QUOTA_EXCEEDED when the server has its
+        largest number of streams; PROJECTION_NOT_FOUND, and INVALID_LAYER or INVALID_SHAPE when the projections do not
+        fit the specification; STREAM_NOT_FOUND when no prefix has that name.
         """
 
     @_abc_1.abstractmethod
@@ -203,7 +224,8 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_attention_pb2.AppendTokenResponse, _abc.Awaitable[_attention_pb2.AppendTokenResponse]]:
         """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
-        INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, STREAM_SEALED and the exactly-once errors.
+        INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
+        STREAM_SEALED and the exactly-once errors.
         """
 
     @_abc_1.abstractmethod
@@ -227,6 +249,20 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         Items are independent: each has its own status, and the call fails as a whole only when the message is
         malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
         PROJECTION_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def ForkStream(
+        self,
+        request: _attention_pb2.ForkStreamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_attention_pb2.ForkStreamResponse, _abc.Awaitable[_attention_pb2.ForkStreamResponse]]:
+        """Makes a new stream that begins as another one is: its tokens, the lengths of its layers, and how far it can be
+        truncated; generation 0. Nothing is copied and the other does not change: the two share memory, of which a page
+        is copied when one of them first writes to it. Each may be closed before the other. Sealed streams have sealed
+        forks, which reserve nothing. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (the stream has another
+        length), STREAM_SEALED (a sealed stream's fork takes no tokens), BUDGET_EXCEEDED, QUOTA_EXCEEDED (the server has
+        its largest number of streams).
         """
 
     @_abc_1.abstractmethod
