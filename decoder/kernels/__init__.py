@@ -82,8 +82,8 @@ class Kernels(Protocol):
         """Whether the stored tokens have the bytes that k and v would be stored as."""
 
     def damaged(self, words: Words, base: int, table: Words, first: int, count: int) -> int:
-        """The first of the tokens ``first`` to ``first`` + ``count`` - 1 that is not what was stored there, by
-        its checksum or by that of its page's header; -1 if all are."""
+        """The first of the tokens ``first`` to ``first`` + ``count`` - 1 that is not what was stored, by its
+        checksum or by that of its page's header; -1 if all are."""
 
     def read(self, words: Words, base: int, table: Words, first: int, k: Floats, v: Floats) -> None:
         """Fill k and v with stored tokens, dequantised."""
