@@ -25,12 +25,13 @@ from rondel.decoder.call import LayerCall
 from rondel.decoder.explanation import Explanation
 from rondel.decoder.options import AttendOptions
 from rondel.decoder.projection import Projections, fitted
+from rondel.decoder.restore import BinaryReader, restored
+from rondel.decoder.snapshot import PreservedStream
 from rondel.decoder.spec import StreamSpec
-from rondel.decoder.view import StreamView
 from rondel.decoder.writer import Writer
 
 
-class DecoderSession(StreamView):
+class DecoderSession(PreservedStream):
     """One stream: a ring of keys and values per layer, in an arena, and attention over them.
 
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
@@ -60,6 +61,23 @@ class DecoderSession(StreamView):
         weakref.finalize(self, arena.abandon, pages)  # a session dropped without close() leaks nothing
         super().__init__(spec, StreamExtent(spec, layouts), [GroupRings(layout) for layout in layouts], pages)
         self._writer = Writer(spec, self._extent, self._rings, pages, arena)
+
+    @classmethod
+    def restore(
+        cls,
+        reader: BinaryReader,
+        arena: Arena,
+        *,
+        projections: Projections | None = None,
+        tier: str | None = None,
+    ) -> Self:
+        """The stream that :meth:`snapshot` wrote to a binary file, read to its end; it goes on to the bit.
+
+        Raises:
+            CorruptSnapshot, UnsupportedSnapshot: it is none, or a newer version's. The arena is as it was.
+            BudgetExceeded, InvalidLayer, InvalidShape, UnsupportedTier: as opening a stream does.
+        """
+        return restored(lambda spec: cls(spec, arena, projections=projections, tier=tier), reader)
 
     # --- one layer ------------------------------------------------------------------------------------
 

@@ -71,11 +71,24 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
     f"{_DECODER}.view": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "stats", "turn", "writer"))),
+    f"{_DECODER}.snapshot_header": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.checks", f"{_DECODER}.rope_scaling"),
+    f"{_DECODER}.snapshot_pages": (
+        *(_ERRORS, _SPEC),
+        *(f"{_DECODER}.{name}" for name in ("cache", "kernels", "snapshot_header")),
+    ),
+    f"{_DECODER}.snapshot": (
+        *(_ERRORS, _SPEC),
+        *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header", "snapshot_pages", "turn", "view")),
+    ),
+    f"{_DECODER}.restore": (
+        *(_ERRORS, _SPEC),
+        *(f"{_DECODER}.{name}" for name in ("cache", "snapshot", "snapshot_header", "snapshot_pages")),
+    ),
     f"{_DECODER}.session": tuple(
         f"{_DECODER}.{name}"
         for name in (
             *("errors", "spec", "options", "explanation", "arrays", "answer", "call", "projection", "writer"),
-            *("view", "pool", "cache", "kernels"),
+            *("pool", "cache", "kernels", "snapshot", "restore"),
         )
     ),
     f"{_DECODER}.batch": tuple(
