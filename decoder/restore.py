@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final, Generic, NoReturn, Protocol, TypeVar
 
 from rondel.decoder.cache.layout import FORMAT_VERSION
+from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.errors import CorruptSnapshot, InvalidRequest, UnsupportedSnapshot
 from rondel.decoder.snapshot import (
     CHECKSUM,
@@ -24,11 +25,10 @@ from rondel.decoder.snapshot import (
     TRAILER,
     VERSION,
     PreservedStream,
-    snapshot_bytes,
 )
 from rondel.decoder.snapshot_header import MAX_HEADER_BYTES, SnapshotHeader
-from rondel.decoder.snapshot_pages import SnapshotPage, pages_of
-from rondel.decoder.spec import StreamSpec
+from rondel.decoder.snapshot_pages import SnapshotPage, columns_of, pages_of
+from rondel.decoder.spec import PAGE_SLOTS, StreamSpec
 
 Stream = TypeVar("Stream", bound=PreservedStream)
 
@@ -119,11 +119,13 @@ class Restoring(Generic[Stream]):
         # From here on there is something to give back; whoever fed us does that when this raises.
         stream = self._stream = self._make(header.spec)
         layouts = [rings.layout for rings in stream._rings]
-        for rings in stream._rings:
-            rings.grow(header.high_water, stream._pages)
+        count = 0
         for page in pages_of(header, layouts):
             yield from self._page(stream, page)
-        yield from self._trailer(*snapshot_bytes(len(raw), pages_of(header, layouts)))
+            count += 1
+        for rings in stream._rings:
+            _take_pages(stream, rings, columns_of(header, rings.layout))
+        yield from self._trailer(count, self._offset + TRAILER.size + CHECKSUM.size)
         stream._extent.reset((list(header.lengths), list(header.claimed), header.length, header.high_water))
         stream._extent.generation = header.generation
         stream._extent.sealed = header.sealed
@@ -154,7 +156,9 @@ class Restoring(Generic[Stream]):
             self._refuse(
                 "page", f"expected layer {page.layer} and page {page.index}, got {PAGE_HEAD.unpack(head)}"
             )
-        offset = int(stream._rings[stream.spec.group_index(page.layer)].table(page.layer)[page.index])
+        rings = stream._rings[stream.spec.group_index(page.layer)]
+        _take_pages(stream, rings, page.index)
+        offset = int(rings.table(page.layer)[page.index])
         held = stream._pages.contents(page.layout.page_bytes, offset)
         for section in page.sections():
             yield held.data[section]
@@ -188,6 +192,12 @@ class Restoring(Generic[Stream]):
             offset=self._offset,
             **facts,
         )
+
+
+def _take_pages(stream: PreservedStream, rings: GroupRings, columns: int) -> None:
+    """Take the sink pages, if there are any, and so many ring pages per layer, unless they are taken."""
+    tokens = rings.group.sinks + columns * PAGE_SLOTS
+    rings.grow(tokens, stream._pages)
 
 
 def restored(make: Callable[[StreamSpec], Stream], reader: BinaryReader) -> Stream:

@@ -126,15 +126,6 @@ def header_of(spec: StreamSpec, extent: StreamExtent) -> SnapshotHeader:
     )
 
 
-def snapshot_bytes(header_bytes: int, pages: Iterator[SnapshotPage]) -> tuple[int, int]:
-    """How many pages these are, and bytes of the snapshot with a header of so many."""
-    count, size = 0, PREAMBLE.size + header_bytes + TRAILER.size + 2 * CHECKSUM.size
-    for page in pages:
-        count += 1
-        size += PAGE_HEAD.size + page.layout.page_bytes + CHECKSUM.size
-    return count, size
-
-
 class _Snapshot:
     """A stream's snapshot in the making."""
 
@@ -144,8 +135,11 @@ class _Snapshot:
         self._rings = rings
         self._pages = pages
         self._layouts: list[RingLayout] = [each.layout for each in rings]
-        self._count, self.total_bytes = snapshot_bytes(len(self._raw), pages_of(header, self._layouts))
-        self._sums = 0
+        self._sums = self._count = 0
+        self.total_bytes = PREAMBLE.size + len(self._raw) + TRAILER.size + 2 * CHECKSUM.size
+        for page in pages_of(header, self._layouts):
+            self._count += 1
+            self.total_bytes += PAGE_HEAD.size + page.layout.page_bytes + CHECKSUM.size
 
     @classmethod
     def of(

@@ -93,12 +93,37 @@ class SnapshotPage:
 
 
 def pages_of(header: SnapshotHeader, layouts: Sequence[RingLayout]) -> Iterator[SnapshotPage]:
-    """The pages of a snapshot, in the order they have in it: by layer, and then by position."""
-    for layer, (length, claimed) in enumerate(zip(header.lengths, header.claimed, strict=True)):
-        layout = layouts[header.spec.group_index(layer)]
-        sinks, centring = layout.group.sinks, layout.group.centring
-        if layout.sink_page is not None and length:
-            yield SnapshotPage(layer, 0, 0, layout.sink_page, centring)
-        for position in range(layout.oldest_whole(claimed), length, PAGE_SLOTS):
-            index = 1 + (position - sinks) // PAGE_SLOTS % layout.ring_pages
-            yield SnapshotPage(layer, index, position, layout.page, centring)
+    """The pages of a snapshot, in the order they have in it: by layer group, place in the page table, and
+    layer.
+
+    So whoever reads it takes pages of memory as their bytes come in, never many for a few bytes.
+    """
+    for group, layout in zip(header.spec.groups, layouts, strict=True):
+        if layout.sink_page is not None:
+            for layer in group.layers:
+                if header.lengths[layer]:
+                    yield SnapshotPage(layer, 0, 0, layout.sink_page, group.centring)
+        runs = [_readable(layout, header.lengths[layer], header.claimed[layer]) for layer in group.layers]
+        for place in range(columns_of(header, layout)):
+            for layer, run in zip(group.layers, runs, strict=True):
+                lap = run.start + (place - run.start) % layout.ring_pages
+                if lap in run:
+                    position = group.sinks + lap * PAGE_SLOTS
+                    yield SnapshotPage(layer, 1 + place, position, layout.page, group.centring)
+
+
+def columns_of(header: SnapshotHeader, layout: RingLayout) -> int:
+    """Ring pages per layer that a restored stream needs: all once the ring has wrapped, else those with
+    tokens."""
+    layers = layout.group.layers
+    if layout.wraps_at(max(header.claimed[layer] for layer in layers)):
+        return layout.ring_pages
+    return max(_readable(layout, header.lengths[layer], 0).stop for layer in layers)
+
+
+def _readable(layout: RingLayout, length: int, claimed: int) -> range:
+    """Which pages of a layer, counted from its first token after the sinks on, hold a token that can be
+    read."""
+    sinks = layout.group.sinks
+    first = (layout.oldest_whole(claimed) - sinks) // PAGE_SLOTS
+    return range(first, -(-max(0, length - sinks) // PAGE_SLOTS))
