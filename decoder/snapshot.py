@@ -68,8 +68,8 @@ class PreservedStream(StreamView, ABC):
         """Write the stream to a binary file and return the number of bytes; the stream stays as it is.
 
         ``DecoderSession.restore`` reads it back, and what was restored goes on as this stream would: tokens
-        that only some layers have, undone tokens' claims, generation and seal included. The same stream gives
-        the same bytes. Projections are not part of it.
+        that only some layers have, undone tokens' claims, generation and seal included. Projections are not
+        part of it.
 
         Raises:
             InvalidSpec: the header would be too large (seventy groups, each with 512 rope divisors).

@@ -106,7 +106,9 @@ class SnapshotHeader:
             header = cls._read(raw, page_format)
             if header.encode() != raw:
                 raise InvalidSpec("the text must be canonical, got another spelling of it")
-        except (InvalidSpec, ValueError, RecursionError) as error:
+        except UnsupportedSnapshot:
+            raise
+        except (ValueError, RecursionError) as error:  # InvalidSpec is a ValueError, as what json raises
             raise CorruptSnapshot(f"the header of the snapshot is wrong: {error}", part="header") from error
         return header
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,7 @@ class Mirror:
             "matches": lambda: session.matches(0, last, k[0], v[0]),
             "read": lambda: session.read(0, last, last + 1),
             "truncate": lambda: session.truncate(last),
+            "snapshot": lambda: session.snapshot(BytesIO()),
         }
 
     # --- what was done --------------------------------------------------------------------------------

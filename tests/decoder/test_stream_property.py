@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from mirror import Mirror, Refusal, refused
 from oracle import STORAGES, TIERS
 
 from rondel.decoder.cache.arena import Arena
+from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup, StreamSpec
 
 BUDGET = 48 << 20
@@ -179,6 +181,18 @@ class StreamMachine(RuleBasedStateMachine):
         assert (self.arena.stats().reserved, self.arena.stats().resident) == (0, 0)
         self.mirror = Mirror(spec, tier, self.mirror.seed + 1, self.arena).grow(start)
         self.generation = 0
+
+    @rule(tier=st.sampled_from(TIERS))
+    def snapshot_and_restore(self, tier: str) -> None:
+        """What follows is asked of the stream that was restored; it need not know."""
+        mirror, file = self.mirror, io.BytesIO()
+        mirror.session.snapshot(file)
+        mirror.session.close()
+        file.seek(0)
+        mirror.session, mirror.tier = DecoderSession.restore(file, self.arena, tier=tier), tier
+        again = io.BytesIO()
+        mirror.session.snapshot(again)
+        assert again.getvalue() == file.getvalue()
 
     # --- always ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,353 @@
+"""Snapshots that are damaged, foreign or hostile: always an error, and the arena is as it was."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mirror import Mirror, small
+from snapshot_parts import Parts
+
+from rondel.decoder.cache.arena import Arena
+from rondel.decoder.cache.layout import RingLayout
+from rondel.decoder.errors import (
+    BudgetExceeded,
+    CorruptSnapshot,
+    InvalidShape,
+    RondelError,
+    UnsupportedSnapshot,
+)
+from rondel.decoder.projection import Projection, Projections
+from rondel.decoder.session import DecoderSession
+from rondel.decoder.snapshot_header import MAX_HEADER_BYTES
+from rondel.decoder.spec import StreamSpec
+
+ARENA = Arena(budget=16 << 20)
+TINY = StreamSpec.uniform(layers=1, query_heads=1, kv_heads=1, head_dim=3, window=5, sinks=2)
+KEPT = Mirror(TINY, arena=ARENA).grow(10).session
+"""Never closed: its slabs stay, so thousands of small streams come and go without new memory."""
+
+
+def written(session: DecoderSession) -> bytes:
+    file = io.BytesIO()
+    session.snapshot(file)
+    return file.getvalue()
+
+
+def tiny(**changes: Any) -> bytes:
+    return written(Mirror(small(**changes)).grow(10).session if changes else KEPT)
+
+
+@contextmanager
+def arena_is_as_before(arena: Arena = ARENA) -> Iterator[None]:
+    before = arena.stats()
+    yield
+    assert arena.stats() == before
+
+
+def refused(raw: bytes, part: str | None = None, error: type[RondelError] = CorruptSnapshot) -> RondelError:
+    with arena_is_as_before(), pytest.raises(error) as caught:
+        DecoderSession.restore(io.BytesIO(raw), ARENA)
+    assert type(caught.value) is error
+    if part is not None:
+        assert caught.value.facts["part"] == part, caught.value
+    return caught.value
+
+
+def test_every_byte_flipped() -> None:
+    raw = tiny()
+    header = struct.unpack_from("<I", raw, 12)[0]
+    for at in range(len(raw)):
+        damaged = bytearray(raw)
+        damaged[at] ^= 0xFF if at % 2 else 1 << (at // 2 % 8)
+        part = (
+            "preamble"
+            if at < 24
+            else "header"
+            if at < 24 + header
+            else "trailer"
+            if at >= len(raw) - 32
+            else "page"
+        )
+        assert refused(damaged).facts["part"] == part, at
+
+
+def test_every_truncation() -> None:
+    raw = tiny()
+    for end in range(len(raw)):
+        assert refused(raw[:end], "end").facts["offset"] == end
+
+
+@pytest.mark.parametrize("more", [b"\0", b"\n", b"x" * 3_000_000])
+def test_bytes_after_the_end(more: bytes) -> None:
+    refused(tiny() + more, "end")
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\0" * 100, b"GGUF" * 100, b"\x89RNDL\n\x1a" + b"\0" * 50, bytes(range(256)) * 5000]
+)
+def test_what_is_no_snapshot(raw: bytes) -> None:
+    refused(raw)
+
+
+def test_pages_in_another_order_left_out_or_twice() -> None:
+    spec = small()
+    parts = Parts.of(written(Mirror(spec).grow(300).session), spec)
+    pages = parts.pages
+    assert len(pages) == 6
+    for wrong in (pages[::-1], pages[:-1], [*pages, pages[-1]], [pages[0], *pages], [*pages[:2], *pages[3:]]):
+        refused(Parts(parts.header, wrong).join())
+    # Of two layers the pages are alike: only their places tell them apart.
+    swapped = [
+        (other[0], other[1], page[2])
+        for page, other in zip(pages, [pages[1], pages[0], *pages[2:]], strict=True)
+    ]
+    refused(Parts(parts.header, swapped).join())
+
+
+def test_a_page_for_another_position() -> None:
+    spec = small()
+    parts = Parts.of(written(Mirror(spec).grow(300).session), spec)
+    (first, index, one), (second, _, other) = parts.pages[2], parts.pages[4]
+    assert (first, second) == (0, 0)
+    parts.pages[2], parts.pages[4] = (first, index, other), (second, index + 1, one)
+    refused(parts.join(), "page")
+
+
+def test_another_version() -> None:
+    parts = Parts.of(tiny(), TINY)
+    for version in (0, 2, 2**32 - 1):
+        error = refused(Parts(parts.header, parts.pages, version).join(), error=UnsupportedSnapshot)
+        assert isinstance(error, UnsupportedSnapshot)
+        assert (error.version, error.supported) == (version, 1)
+    parts.header["page_format"] = 2
+    assert "format 2" in refused(parts.join(), error=UnsupportedSnapshot).message
+
+
+def test_an_arena_that_is_too_small() -> None:
+    raw = written(
+        Mirror(StreamSpec.uniform(layers=4, query_heads=8, kv_heads=8, head_dim=128, window=900))
+        .grow(300)
+        .session
+    )
+    arena = Arena(budget=4 << 20)
+    with arena_is_as_before(arena), pytest.raises(BudgetExceeded):
+        DecoderSession.restore(io.BytesIO(raw), arena)
+
+
+def test_projections_that_do_not_fit() -> None:
+    ones = np.ones((4, 4), np.float32)
+    with arena_is_as_before(), pytest.raises(InvalidShape):
+        DecoderSession.restore(
+            io.BytesIO(tiny()), ARENA, projections=Projections({0: Projection(ones, ones, ones)})
+        )
+
+
+def test_a_file_that_fails() -> None:
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if self.tell() > 3000:
+                raise OSError(5, "Input/output error")
+            return super().read(1000)
+
+    with arena_is_as_before(), pytest.raises(OSError, match="Input/output"):
+        DecoderSession.restore(Broken(tiny()), ARENA)
+
+
+# --- pages that no kernel can have written --------------------------------------------------------
+
+
+def put(page: bytearray, at: int, form: str, value: float) -> None:
+    struct.pack_into(form, page, at, value)
+
+
+RING = RingLayout.of(small().groups[0], 1 << 40).page
+CODES = RING.slots * (RING.key_pad + RING.value_pad)
+MEANS = CODES + 4 * RING.slots
+TAIL = RING.tail_offset + 4 * RING.slots
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value"),
+    [
+        (0, "b", -128),
+        (RING.run_bytes + 5000, "b", -128),
+        (CODES, "<H", 0x7F80),  # an infinite scale
+        (CODES + 2, "<H", 0x7FC0),  # NaN
+        (CODES + 4, "<H", 0x8001),  # negative
+        (CODES + 6, "<H", 0x7000),  # 1e29
+        (MEANS, "<H", 0x3F80),  # a mean in a page that is not centred
+        (MEANS + 2 * RING.key_pad, "b", 1),
+        (TAIL, "<I", 0x47505253),
+        (TAIL + 4, "<H", 2),
+        (TAIL + 6, "b", 1),
+        (TAIL + 7, "b", 1),
+        (TAIL + 8, "<q", 131),
+        (TAIL + 8, "<q", -(2**63)),
+    ],
+)
+def test_impossible_int8_pages(at: int, form: str, value: int) -> None:
+    parts = Parts.of(tiny(sinks=0), small(sinks=0))
+    put(parts.pages[0][2], at, form, value)
+    refused(parts.join(), "page")
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value"),
+    [
+        (MEANS, "<H", 0x7F80),
+        (MEANS, "<H", 0xFFFF),
+        (MEANS + 2 * RING.key_pad, "b", 21),
+        (MEANS + 2 * RING.key_pad, "b", -1),
+    ],
+)
+def test_impossible_centres(at: int, form: str, value: int) -> None:
+    parts = Parts.of(tiny(sinks=0, centring=True), small(sinks=0, centring=True))
+    put(parts.pages[0][2], at, form, value)
+    refused(parts.join(), "page")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e17])
+def test_impossible_float32_pages(value: float) -> None:
+    spec = small(sinks=0, storage="float32")
+    parts = Parts.of(tiny(sinks=0, storage="float32"), spec)
+    put(parts.pages[1][2], 400, "<f", value)
+    refused(parts.join(), "page")
+
+
+# --- headers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{}",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b"9" * 100_000,
+        b'{"claimed":NaN}',
+        b"{",
+    ],
+)
+def test_headers_that_are_none(header: bytes) -> None:
+    refused(Parts({}).join_with(header), "header")
+
+
+def test_headers_that_are_spelt_otherwise() -> None:
+    parts = Parts.of(tiny(), TINY)
+    text = json.dumps(parts.header, sort_keys=True, separators=(",", ":"))
+    for other in (
+        text.replace(",", ", ", 1),
+        text.replace('"generation":0', '"generation":0,"generation":0'),
+        text.replace('"generation":0', '"generation":0,"more":0'),
+        text.replace('"generation":0,', ""),
+        text.replace('"generation":0', '"generation":-0'),
+        text.replace('"generation":0', '"generation":0.0'),
+        text.replace('"generation":0', '"generation":false'),
+        text.replace('"storage":"int8"', '"storage":"\\u0069nt8"'),
+    ):
+        assert other != text
+        refused(parts.join_with(other.encode()), "header")
+
+
+def test_a_header_that_is_too_long_is_not_even_read() -> None:
+    refused(Parts({}).join_with(b" " * (MAX_HEADER_BYTES + 1)), "preamble")
+    refused(Parts({}).join_with(b""), "preamble")
+
+
+HOSTILE = (
+    st.sampled_from(
+        [-(2**63), -1, 0, 1, 127, 128, 129, 1 << 24, 2**31, 2**48, 2**63 - 1, 2**63, 2**64, 10**30]
+    )
+    | st.integers(-300, 3000)
+    | st.sampled_from([None, True, "int8", "", [], {}, 1e308, -0.0, 0.5, [0] * 2000])
+)
+
+
+@given(data=st.data(), values=st.lists(HOSTILE, min_size=1, max_size=3))
+def test_hostile_numbers_in_the_header(data: st.DataObject, values: list[Any]) -> None:
+    """Refused, or what they say is a stream: then it can be used."""
+    spec = small(rope=None)
+    parts = Parts.of(HONEST, spec)
+    for value in values:
+        place: Any = data.draw(st.sampled_from([parts.header, parts.header["groups"][0]]))
+        key = data.draw(st.sampled_from(sorted(set(place) - {"groups", "rope"})))
+        if isinstance(place[key], list) and place[key] and data.draw(st.booleans()):
+            place, key = place[key], data.draw(st.integers(0, len(place[key]) - 1))
+        place[key] = value
+    with arena_is_as_before():
+        try:
+            session = DecoderSession.restore(io.BytesIO(parts.join()), ARENA)
+        except (CorruptSnapshot, UnsupportedSnapshot, BudgetExceeded):
+            return
+        with session:
+            group = session.spec.groups[0]
+            rows = min(1, session.layer_length(0))
+            q = np.ones((rows, group.query_heads, group.key_dim), np.float32)
+            assert np.isfinite(session.attend(0, q)).all()
+
+
+HONEST = written(Mirror(small()).grow(700).session)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_length": 1 << 48, "window": None, "sinks": 0, "reserve": 0},
+        {"window": 1 << 24, "reserve": 1 << 20, "layers": list(range(1024))},
+        {"kv_heads": 1024, "query_heads": 1024, "key_dim": 1024, "value_dim": 1024},
+    ],
+)
+def test_sizes_that_no_memory_has(change: dict[str, Any]) -> None:
+    parts = Parts.of(HONEST, small())
+    for name, value in change.items():
+        (parts.header if name in parts.header else parts.header["groups"][0])[name] = value
+    layers = len(parts.header["groups"][0]["layers"])
+    parts.header["lengths"] = parts.header["claimed"] = [700] * layers
+    raw = parts.join()
+    tracemalloc.start()
+    try:
+        refused(raw, error=BudgetExceeded)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "claimed", "high_water"),
+    [
+        ([700, 700], [700, 700], 699),
+        ([701, 700], [700, 700], 700),
+        ([700, 700], [700, 711], 711),
+        ([0, 0], [700, 700], 700),
+        ([700, 0], [700, 700], 700),
+        ([700, 0], [700, 0], 700),
+        ([700], [700], 700),
+        ([700, 700, 700], [700, 700, 700], 700),
+    ],
+)
+def test_lengths_that_no_stream_can_have(lengths: list[int], claimed: list[int], high_water: int) -> None:
+    parts = Parts.of(HONEST, small())
+    parts.header.update(lengths=lengths, claimed=claimed, high_water=high_water)
+    refused(parts.join(), "header")
+
+
+def test_a_seal_on_uneven_layers() -> None:
+    mirror = Mirror(small()).grow(10)
+    _, k, v = mirror.draw(0, 1)
+    mirror.append(0, k, v)
+    parts = Parts.of(written(mirror.session), small())
+    parts.header["sealed"] = True
+    refused(parts.join(), "header")
