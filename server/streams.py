@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rondel.decoder.cache.arena import Arena
-from rondel.decoder.errors import InvalidRequest, QuotaExceeded, StreamClosed, StreamNotFound
+from rondel.decoder.errors import (
+    InvalidRequest,
+    QuotaExceeded,
+    SessionBusy,
+    StreamClosed,
+    StreamNotFound,
+)
 from rondel.decoder.projection import NO_PROJECTIONS, Projections
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup, StreamSpec
@@ -33,6 +39,18 @@ class Entry:
     last_used: float
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
+    imported: Imported | None = None
+    """What it was made of, if it was imported."""
+    exports: int = 0
+    """How many exports of it are at work. Nothing may change it meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """How an import with the same name knows whether it is the same one: size and sum of its bytes."""
+
+    size: int
+    checksum: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +99,52 @@ class StreamRegistry:
         """
         earlier = self._opened.get(request_id) if request_id else None
         if earlier is not None:
-            session = earlier.session
-            if not (_same(session.spec, spec) and session.projections is projections):
+            session, same = earlier.session, earlier.imported is None
+            if not (same and _same(session.spec, spec) and session.projections is projections):
                 raise InvalidRequest(
                     f"request_id {request_id!r} has opened a stream of another specification, or with other "
-                    f"projections",
+                    f"projections, or has imported one",
                     field="request_id",
                 )
             earlier.last_used = self.clock()
             return earlier
+        self.check_room()
+        return self._add(DecoderSession(spec, self.arena, projections=projections), request_id)
+
+    def imported(self, request_id: str) -> bool:
+        """Whether a stream is here that was opened or imported under this name."""
+        return bool(request_id) and request_id in self._opened
+
+    def repeated(self, request_id: str, imported: Imported, projections: Projections) -> Entry:
+        """The stream that an import of this name made. Raises InvalidRequest if it was not the same
+        import."""
+        entry = self._opened[request_id]
+        if entry.imported != imported or entry.session.projections is not projections:
+            raise InvalidRequest(
+                f"request_id {request_id!r} has opened a stream, or has imported other bytes or with other "
+                f"projections",
+                field="request_id",
+            )
+        entry.last_used = self.clock()
+        return entry
+
+    def adopt(self, session: DecoderSession, request_id: str, imported: Imported) -> Entry:
+        """The stream that a session has become. Raises QuotaExceeded; the session is then still the
+        caller's."""
+        self.check_room()
+        entry = self._add(session, request_id)
+        entry.imported = imported
+        return entry
+
+    def check_room(self) -> None:
+        """Raises QuotaExceeded when there are ``max_streams`` already."""
         if len(self._entries) >= self.max_streams:
             raise QuotaExceeded(
                 f"{len(self._entries)} streams are open, the limit is {self.max_streams}",
                 limit=self.max_streams,
             )
-        session = DecoderSession(spec, self.arena, projections=projections)
+
+    def _add(self, session: DecoderSession, request_id: str) -> Entry:
         entry = Entry(secrets.token_urlsafe(18), session, request_id, self.clock())
         self._entries[entry.handle] = entry
         if request_id:
@@ -116,6 +165,16 @@ class StreamRegistry:
                 raise StreamClosed(f"stream {handle} was closed", handle=handle)
             raise StreamNotFound(f"no stream {handle!r}", handle=handle)
         entry.last_used = self.clock()
+        return entry
+
+    def get_to_change(self, handle: str, epoch: int) -> Entry:
+        """:meth:`get` for what changes the stream. Raises SessionBusy, too, while it is being exported."""
+        entry = self.get(handle, epoch)
+        if entry.exports:
+            raise SessionBusy(
+                f"stream {handle} is being exported; it takes changes again when that has ended",
+                handle=handle,
+            )
         return entry
 
     def close(self, handle: str, epoch: int, request_id: str) -> Closed:

@@ -80,7 +80,7 @@ def numbers(*shape: int) -> Floats:
     ],
 )
 def test_the_format_is_the_one_of_version_1(tier: str, storage: str, centring: bool, digest: str) -> None:
-    """Snapshots outlive the software that wrote them: other sums need another version, and a way for this one."""
+    """Snapshots outlive the software that wrote them: other sums mean another version, and a way for this."""
     spec = StreamSpec.uniform(
         layers=2, query_heads=4, kv_heads=2, head_dim=9, value_dim=5, window=40, sinks=4, reserve=8,
         storage=storage, centring=centring,

@@ -47,8 +47,9 @@ class AttentionServiceStub:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
-    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ExportStream and
+    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above 1049088 bytes.
+    For the others ServerLimits has the bound.
     """
 
     @_typing.overload
@@ -91,6 +92,18 @@ class AttentionServiceStub:
     """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
     idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
     """
+    ExportStream: _grpc.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]
+    """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
+    bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
+    SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+    (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
+    it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
+    """
+    ImportStream: _grpc.StreamUnaryMultiCallable[_attention_pb2.ImportStreamRequest, _attention_pb2.ImportStreamResponse]
+    """Makes a new stream of a snapshot, whole or not at all: it can be seen once the last byte was found right. Fails
+    as OpenStream does, and with CORRUPT_SNAPSHOT; UNSUPPORTED_SNAPSHOT (of a newer version); INVALID_REQUEST. A
+    caller that sends nothing for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+    """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_attention_pb2.GetServerInfoRequest, _attention_pb2.GetServerInfoResponse]
     """Tells the server's version, limits and memory. Does not fail."""
 
@@ -116,8 +129,9 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
-    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ExportStream and
+    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above 1049088 bytes.
+    For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -157,6 +171,18 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
     idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
     """
+    ExportStream: _aio.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]  # type: ignore[assignment]
+    """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
+    bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
+    SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+    (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
+    it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
+    """
+    ImportStream: _aio.StreamUnaryMultiCallable[_attention_pb2.ImportStreamRequest, _attention_pb2.ImportStreamResponse]  # type: ignore[assignment]
+    """Makes a new stream of a snapshot, whole or not at all: it can be seen once the last byte was found right. Fails
+    as OpenStream does, and with CORRUPT_SNAPSHOT; UNSUPPORTED_SNAPSHOT (of a newer version); INVALID_REQUEST. A
+    caller that sends nothing for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+    """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_attention_pb2.GetServerInfoRequest, _attention_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """Tells the server's version, limits and memory. Does not fail."""
 
@@ -181,8 +207,9 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream and
-    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ExportStream and
+    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above 1049088 bytes.
+    For the others ServerLimits has the bound.
     """
 
     @_abc_1.abstractmethod
@@ -267,6 +294,30 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_attention_pb2.CloseStreamResponse, _abc.Awaitable[_attention_pb2.CloseStreamResponse]]:
         """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
         idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportStream(
+        self,
+        request: _attention_pb2.ExportStreamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_attention_pb2.ExportStreamResponse], _abc.AsyncIterator[_attention_pb2.ExportStreamResponse]]:
+        """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
+        bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
+        SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+        (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
+        it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
+        """
+
+    @_abc_1.abstractmethod
+    def ImportStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_attention_pb2.ImportStreamRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_attention_pb2.ImportStreamResponse, _abc.Awaitable[_attention_pb2.ImportStreamResponse]]:
+        """Makes a new stream of a snapshot, whole or not at all: it can be seen once the last byte was found right. Fails
+        as OpenStream does, and with CORRUPT_SNAPSHOT; UNSUPPORTED_SNAPSHOT (of a newer version); INVALID_REQUEST. A
+        caller that sends nothing for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
         """
 
     @_abc_1.abstractmethod
