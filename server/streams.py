@@ -47,10 +47,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """How an import with the same name knows whether it is the same one: size and sum of its bytes."""
+    """How an import of the same name is known as the same one: number and SHA-256 of its bytes."""
 
     size: int
-    checksum: int
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)

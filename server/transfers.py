@@ -9,7 +9,7 @@ reader's, and copying the stream first would take as much memory again.
 from __future__ import annotations
 
 import asyncio
-import zlib
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -144,7 +144,8 @@ class _Import:
         self._sets = projections
         self._name = first.projections
         self._request_id = first.request_id
-        self._checksum = 0
+        # A CRC of the whole would be the same for all snapshots of a size: each section has its own in it.
+        self._digest = hashlib.sha256()
         self._restoring: Restoring[DecoderSession] | None = None
         self._projections: Projections | None = None
 
@@ -153,7 +154,8 @@ class _Import:
         if self._projections is None:
             self._begin()
         self.size += len(data)
-        self._checksum = zlib.crc32(data, self._checksum)
+        if self._request_id:
+            self._digest.update(data)
         if self._restoring is not None:
             self._restoring.feed(data)
 
@@ -161,7 +163,7 @@ class _Import:
         """The stream."""
         if self._projections is None:
             raise InvalidRequest("an import begins with a request, got its end", field="data")
-        imported = Imported(self.size, self._checksum)
+        imported = Imported(self.size, self._digest.digest())
         if self._streams.imported(self._request_id):  # before this import, or while it was on its way
             return self._streams.repeated(self._request_id, imported, self._projections)
         if self._restoring is None:
