@@ -10,8 +10,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Final, Generic, NoReturn, Protocol, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
 
+from rondel.decoder.binary import BinaryReader
 from rondel.decoder.cache.layout import FORMAT_VERSION
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.errors import CorruptSnapshot, InvalidRequest, UnsupportedSnapshot
@@ -31,12 +32,6 @@ from rondel.decoder.snapshot_pages import SnapshotPage, columns_of, pages_of
 from rondel.decoder.spec import PAGE_SLOTS, StreamSpec
 
 Stream = TypeVar("Stream", bound=PreservedStream)
-
-
-class BinaryReader(Protocol):
-    """What a snapshot is read from: a binary file, or whatever gives bytes like one."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 class Restoring(Generic[Stream]):

@@ -17,6 +17,7 @@ from rondel.decoder import kernels
 from rondel.decoder import pool as pool  # sizes the kernels' threads at import
 from rondel.decoder.answer import Question
 from rondel.decoder.arrays import Floats, stacked_layers
+from rondel.decoder.binary import BinaryReader
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
@@ -25,7 +26,7 @@ from rondel.decoder.call import LayerCall
 from rondel.decoder.explanation import Explanation
 from rondel.decoder.options import AttendOptions
 from rondel.decoder.projection import Projections, fitted
-from rondel.decoder.restore import BinaryReader, restored
+from rondel.decoder.restore import restored
 from rondel.decoder.snapshot import PreservedStream
 from rondel.decoder.spec import StreamSpec
 from rondel.decoder.writer import Writer

@@ -21,13 +21,13 @@ caller who goes on where it stopped needs them. Whoever wants the committed toke
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
+from rondel.decoder.binary import BinaryWriter, write_all
 from rondel.decoder.cache.arena import Reservation
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import FORMAT_VERSION, RingLayout
@@ -51,12 +51,6 @@ PIECE_BYTES: Final = 1 << 20
 """Bytes that are read or written at once, at most."""
 
 
-class BinaryWriter(Protocol):
-    """What a snapshot is written to: a binary file, or whatever takes bytes like one."""
-
-    def write(self, data: bytes, /) -> int | None: ...
-
-
 class PreservedStream(StreamView, ABC):
     """A stream that can be written down."""
 
@@ -78,7 +72,7 @@ class PreservedStream(StreamView, ABC):
         with self._turn:
             snapshot = _Snapshot.of(self.spec, self._extent, self._rings, self._pages)
             for piece in snapshot.pieces(PIECE_BYTES):
-                _write(writer, piece)
+                write_all(writer, piece)
             return snapshot.total_bytes
 
     def snapshot_pieces(self, *, at_most: int = PIECE_BYTES) -> SnapshotPieces:
@@ -182,13 +176,3 @@ class _Snapshot:
         raw = CHECKSUM.pack(checksum)
         self._sums = zlib.crc32(raw, self._sums)
         return raw
-
-
-def _write(writer: BinaryWriter, piece: bytes) -> None:
-    """All of it: an unbuffered file may take a part only, and a pipe that must not wait nothing."""
-    left = memoryview(piece)
-    while left:
-        taken = writer.write(bytes(left))
-        if taken is None and isinstance(writer, io.RawIOBase):
-            raise BlockingIOError("the file takes nothing now, and a snapshot must be written whole")
-        left = left[len(left) if taken is None else taken :]
