@@ -31,19 +31,6 @@ from rondel.server.config import ServerConfig
 RONDEL = [sys.executable, "-m", "rondel.client.cli"]
 COMMANDS = ["", "serve", "generate", "demo", "accuracy", "doctor", "model", "model pull", "model list"]
 COMMANDS += ["streams", "streams export", "streams import"]
-    "",
-    "serve",
-    "generate",
-    "demo",
-    "accuracy",
-    "doctor",
-    "model",
-    "model pull",
-    "model list",
-    "streams",
-    "streams export",
-    "streams import",
-]
 
 
 def run(*args: str) -> Result:
