@@ -25,9 +25,9 @@ def write_all(file: BinaryWriter, data: bytes) -> None:
         BlockingIOError: it is one that must not wait, and takes nothing now.
         OSError: whatever the file raises.
     """
-    left = memoryview(data)
+    left = data
     while left:
-        taken = file.write(bytes(left))
+        taken = file.write(left)
         if taken is None and isinstance(file, io.RawIOBase):
             raise BlockingIOError("the file takes nothing now, and a snapshot must be written whole")
-        left = left[len(left) if taken is None else taken :]
+        left = b"" if taken is None else left[taken:]

@@ -145,10 +145,12 @@ class _Snapshot:
         """All of it in pieces of ``at_most`` bytes; the last may be shorter."""
         waiting = bytearray()
         for part in self._parts():
-            waiting += part
-            while len(waiting) >= at_most:
-                yield bytes(memoryview(waiting)[:at_most])
-                del waiting[:at_most]
+            left = memoryview(part)
+            while len(waiting) + len(left) >= at_most:
+                cut = at_most - len(waiting)
+                yield b"".join((waiting, left[:cut]))
+                waiting, left = bytearray(), left[cut:]
+            waiting += left
         if waiting:
             yield bytes(waiting)
 

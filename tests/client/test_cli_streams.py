@@ -96,7 +96,12 @@ def test_what_goes_wrong(address: str, tmp_path: Path, args: list[str], code: in
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_an_interrupted_export_leaves_no_file(address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "left"), [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGKILL, -9, 1)]
+)
+def test_an_export_that_is_ended_leaves_the_older_file(
+    tmp_path: Path, number: int, code: int, left: int
+) -> None:
     target = tmp_path / "stream"
     target.write_bytes(b"older")
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -107,10 +112,10 @@ def test_an_interrupted_export_leaves_no_file(address: str, tmp_path: Path) -> N
         )  # fmt: skip
         silent.accept()[0].close()
         assert len(list(tmp_path.iterdir())) == 2
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130, errors
-    assert [path.name for path in tmp_path.iterdir()] == ["stream"]
+    assert process.returncode == code, errors
+    assert len(list(tmp_path.iterdir())) == 1 + left
     assert target.read_bytes() == b"older"
 
 
