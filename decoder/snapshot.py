@@ -84,7 +84,7 @@ class PreservedStream(StreamView, ABC):
         at_most = integer("at_most", at_most, least=1)
         with self._turn:
             snapshot = _Snapshot.of(self.spec, self._extent, self._rings, self._pages)
-        return SnapshotPieces(snapshot, self._turn, self._extent, at_most)
+            return SnapshotPieces(snapshot, self._turn, self._extent, at_most)
 
 
 class SnapshotPieces(Iterator[bytes]):
@@ -94,30 +94,20 @@ class SnapshotPieces(Iterator[bytes]):
     def __init__(self, snapshot: _Snapshot, turn: Turn, extent: StreamExtent, at_most: int) -> None:
         self.total_bytes: Final = snapshot.total_bytes
         """Bytes of all pieces."""
-        self._header = snapshot.header
         self._turn = turn
         self._extent = extent
+        self._begun = self._state()
         self._pieces = snapshot.pieces(at_most)
 
     def __next__(self) -> bytes:
         with self._turn:
-            if header_of(self._header.spec, self._extent) != self._header:
+            if self._state() != self._begun:
                 raise SessionBusy("the stream was changed while its snapshot was taken, which has ended")
             return next(self._pieces)
 
-
-def header_of(spec: StreamSpec, extent: StreamExtent) -> SnapshotHeader:
-    """The header of a stream as it is now."""
-    lengths, claimed, _, high_water = extent.marks()
-    return SnapshotHeader(
-        spec=spec,
-        page_format=FORMAT_VERSION,
-        lengths=tuple(lengths),
-        claimed=tuple(claimed),
-        high_water=high_water,
-        generation=extent.generation,
-        sealed=extent.sealed,
-    )
+    def _state(self) -> tuple[object, ...]:
+        """Whatever is done to a stream changes one of these."""
+        return *self._extent.marks(), self._extent.generation, self._extent.sealed
 
 
 class _Snapshot:
@@ -139,7 +129,17 @@ class _Snapshot:
     def of(
         cls, spec: StreamSpec, extent: StreamExtent, rings: Sequence[GroupRings], pages: Reservation
     ) -> _Snapshot:
-        return cls(header_of(spec, extent), rings, pages)
+        lengths, claimed, _, high_water = extent.marks()
+        header = SnapshotHeader(
+            spec=spec,
+            page_format=FORMAT_VERSION,
+            lengths=tuple(lengths),
+            claimed=tuple(claimed),
+            high_water=high_water,
+            generation=extent.generation,
+            sealed=extent.sealed,
+        )
+        return cls(header, rings, pages)
 
     def pieces(self, at_most: int) -> Iterator[bytes]:
         """All of it in pieces of ``at_most`` bytes; the last may be shorter."""
