@@ -1,14 +1,17 @@
-"""Snapshots taken apart and put together again, by the words of the format and not by the code under test."""
+"""Snapshots in one line each; and taken apart and put together by what the format says, not by our code."""
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.layout import RingLayout
+from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
 
 MAGIC = b"\x89RNDL\r\n\x1a"
@@ -57,3 +60,23 @@ class Parts:
         of_all = zlib.crc32(b"".join(struct.pack("<I", each) for each in sums))
         end = struct.pack("<8sQQI", b"RNDLEND\n", len(self.pages), len(raw) + 32, of_all)
         return raw + end + struct.pack("<I", zlib.crc32(end))
+
+
+def written(session: DecoderSession) -> bytes:
+    file = io.BytesIO()
+    assert session.snapshot(file) == len(file.getvalue())
+    return file.getvalue()
+
+
+def restored(raw: bytes, arena: Arena | None = None, **options: Any) -> DecoderSession:
+    return DecoderSession.restore(io.BytesIO(raw), arena or Arena(budget=64 << 20), **options)
+
+
+def assert_equal(session: DecoderSession, other: DecoderSession) -> None:
+    """Everything that can be told of a stream is the same, its stored bytes included."""
+    assert other.spec == session.spec
+    for name in ("length", "high_water", "min_length", "generation", "sealed"):
+        assert getattr(other, name) == getattr(session, name), name
+    layers = range(session.spec.layers)
+    assert [other.layer_length(n) for n in layers] == [session.layer_length(n) for n in layers]
+    assert written(other) == written(session)

@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import json
-from dataclasses import fields
-from typing import Any
-
-import numpy as np
 import pytest
 from comparators import assert_same_bits
 from mirror import Mirror, small
-from oracle import STORAGES, TIERS
+from oracle import TIERS
+from snapshot_parts import assert_equal, restored, written
 
-from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import (
-    InvalidRequest,
-    InvalidSpec,
     RollbackTooDeep,
-    SessionBusy,
-    StreamClosed,
     StreamSealed,
 )
 from rondel.decoder.rope import Rope
-from rondel.decoder.rope_scaling import DivisorScaling, Llama3Scaling, NtkScaling, YarnScaling
+from rondel.decoder.rope_scaling import NtkScaling, YarnScaling
 from rondel.decoder.session import DecoderSession
-from rondel.decoder.snapshot_header import SnapshotHeader
 from rondel.decoder.spec import LayerGroup, StreamSpec
-
-
-def written(session: DecoderSession) -> bytes:
-    file = io.BytesIO()
-    assert session.snapshot(file) == len(file.getvalue())
-    return file.getvalue()
-
-
-def restored(raw: bytes, arena: Arena | None = None, **options: Any) -> DecoderSession:
-    return DecoderSession.restore(io.BytesIO(raw), arena or Arena(budget=64 << 20), **options)
-
-
-def assert_equal(session: DecoderSession, other: DecoderSession) -> None:
-    """Everything that can be told of a stream is the same, its stored bytes included."""
-    assert other.spec == session.spec
-    for name in ("length", "high_water", "min_length", "generation", "sealed"):
-        assert getattr(other, name) == getattr(session, name), name
-    layers = range(session.spec.layers)
-    assert [other.layer_length(n) for n in layers] == [session.layer_length(n) for n in layers]
-    assert written(other) == written(session)
 
 
 def assert_same_tokens(mirror: Mirror, other: DecoderSession) -> None:
@@ -177,157 +146,3 @@ def test_options_and_explanations_see_the_same() -> None:
         mirror.session.explain(1, q, position=480).weights,
         "weights",
     )
-
-
-@pytest.mark.parametrize("size", [1, 7, 1000, 4096, 1 << 20])
-def test_pieces_are_the_snapshot(size: int) -> None:
-    session = Mirror(small()).grow(20).session
-    pieces = session.snapshot_pieces(at_most=size)
-    parts = list(pieces)
-    assert all(len(part) == size for part in parts[:-1])
-    assert 0 < len(parts[-1]) <= size
-    assert b"".join(parts) == written(session)
-    assert pieces.total_bytes == len(written(session))
-
-
-def test_pieces_are_at_most_a_mebibyte_however_large_a_page_is() -> None:
-    spec = StreamSpec.uniform(
-        layers=1, query_heads=8, kv_heads=8, head_dim=1024, storage="float32", max_length=128
-    )
-    mirror = Mirror(spec).grow(10)
-    sizes: list[int] = []
-    raw = bytearray()
-
-    class File:
-        def write(self, data: bytes) -> None:
-            sizes.append(len(data))
-            raw.extend(data)
-
-    class Source(io.BytesIO):
-        def read(self, size: int | None = -1, /) -> bytes:
-            assert size == 1 << 20
-            return super().read(size)
-
-    mirror.session.snapshot(File())
-    assert max(sizes) == 1 << 20
-    other = DecoderSession.restore(Source(raw), Arena(budget=64 << 20))
-    assert_equal(mirror.session, other)
-
-
-@pytest.mark.parametrize("change", ["append", "truncate", "seal"])
-def test_pieces_end_when_the_stream_changes(change: str) -> None:
-    mirror = Mirror(small()).grow(300)
-    session, pieces = mirror.session, mirror.session.snapshot_pieces(at_most=5000)
-    assert len(next(pieces)) == 5000
-    mirror.check_attend(0, 3, 290)
-    assert len(next(pieces)) == 5000
-    {"append": lambda: mirror.grow(301), "truncate": lambda: mirror.truncate(300), "seal": session.seal}[
-        change
-    ]()
-    for _ in range(2):
-        with pytest.raises(SessionBusy, match="changed"):
-            next(pieces)
-
-
-def test_closed_streams() -> None:
-    session = Mirror(small()).grow(300).session
-    pieces = session.snapshot_pieces(at_most=100)
-    next(pieces)
-    session.close()
-    for call in (lambda: next(pieces), lambda: session.snapshot(io.BytesIO()), session.snapshot_pieces):
-        with pytest.raises(StreamClosed):
-            call()
-
-
-def test_a_file_that_fails_leaves_the_stream_as_it_is() -> None:
-    mirror = Mirror(small()).grow(300)
-    before = mirror.state()
-
-    class Full:
-        def write(self, data: bytes) -> int:
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        mirror.session.snapshot(Full())
-    assert mirror.state() == before
-
-
-def test_files_that_take_a_part_of_what_they_are_given() -> None:
-    session = Mirror(small()).grow(300).session
-    raw = bytearray()
-
-    class Narrow:
-        def write(self, data: bytes) -> int:
-            raw.extend(data[:1009])
-            return min(1009, len(data))
-
-    class Full(io.RawIOBase):
-        def writable(self) -> bool:
-            return True
-
-        def write(self, data: Any) -> None:
-            return None
-
-    session.snapshot(Narrow())
-    assert raw == written(session)
-    with pytest.raises(BlockingIOError):
-        session.snapshot(Full())
-
-
-def test_what_is_no_binary_file() -> None:
-    with pytest.raises(InvalidRequest, match="binary file, got str"):
-        DecoderSession.restore(io.StringIO("text"), Arena(budget=2 << 20))  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match="at_most"):
-        Mirror(small()).session.snapshot_pieces(at_most=0)
-
-
-@pytest.mark.parametrize("storage", STORAGES)
-def test_only_pages_with_tokens_are_written(storage: str) -> None:
-    mirror = Mirror(small(storage=storage))
-    empty = len(written(mirror.session))
-    assert empty < 1000
-    page = mirror.session._rings[0].layout.page.page_bytes
-    sinks = mirror.session._rings[0].layout.sink_page
-    assert sinks is not None
-    sizes = {}
-    for length in (3, 4, 131, 132, 2000):
-        mirror.grow(length)
-        sizes[length] = (len(written(mirror.session)) - empty) / 2
-    pages = {3: 0, 4: 1, 131: 1, 132: 2, 2000: 2}
-    assert sizes == {n: pytest.approx(sinks.page_bytes + pages[n] * page, abs=60) for n in sizes}
-
-
-def test_the_header_says_everything_that_a_spec_has() -> None:
-    """A field that is added to a description and forgotten here would be lost without a word."""
-    scalings = (Llama3Scaling(8.0, 1.0, 4.0, 8192), DivisorScaling((1.0, 2.0, 3.5)))
-    groups = tuple(
-        LayerGroup(
-            layers=(layer,), query_heads=2, kv_heads=1, key_dim=8, value_dim=3, window=5, sinks=2, reserve=1,
-            centring=True, scale=0.1, rope=Rope(theta=5e5, dim=6, interleaved=True, scaling=scaling),
-        )
-        for layer, scaling in enumerate(scalings)
-    )  # fmt: skip
-    session = Mirror(StreamSpec(groups=groups, max_length=10)).session
-    raw = written(session)
-    plain = json.loads(raw[24 : raw.index(b"}", raw.index(b"page_format")) + 1])
-    for group, got in zip(groups, plain["groups"], strict=True):
-        assert group.rope is not None
-        assert set(got) == {field.name for field in fields(LayerGroup)}
-        assert set(got["rope"]) == {field.name for field in fields(Rope) if field.init}
-        scaling: Any = group.rope.scaling
-        assert set(got["rope"]["scaling"]) == {"kind", *(field.name for field in fields(scaling))}
-    assert restored(raw).spec == session.spec
-
-
-def test_a_header_beyond_its_limit_is_refused() -> None:
-    rope = Rope(scaling=DivisorScaling(tuple((1 + np.random.default_rng(0).random(512)).tolist())))
-    groups = tuple(
-        LayerGroup(layers=(n,), query_heads=1, kv_heads=1, key_dim=1024, value_dim=1, window=1, rope=rope)
-        for n in range(120)
-    )
-    header = SnapshotHeader(
-        spec=StreamSpec(groups=groups), page_format=1, lengths=(0,) * 120, claimed=(0,) * 120,
-        high_water=0, generation=0, sealed=False,
-    )  # fmt: skip
-    with pytest.raises(InvalidSpec, match="at most 1048576 bytes"):
-        header.encode()

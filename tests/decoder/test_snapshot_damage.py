@@ -1,66 +1,26 @@
-"""Snapshots that are damaged, foreign or hostile: always an error, and the arena is as it was."""
+"""Snapshots that are damaged or foreign, or hold impossible pages: always an error, and nothing is left."""
 
 from __future__ import annotations
 
 import io
-import json
 import struct
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mirror import Mirror, small
-from snapshot_parts import Parts
+from snapshot_parts import Parts, written
+from snapshot_refusals import ARENA, TINY, arena_is_as_before, refused, tiny
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.errors import (
     BudgetExceeded,
-    CorruptSnapshot,
     InvalidShape,
-    RondelError,
     UnsupportedSnapshot,
 )
 from rondel.decoder.projection import Projection, Projections
 from rondel.decoder.session import DecoderSession
-from rondel.decoder.snapshot_header import MAX_HEADER_BYTES
 from rondel.decoder.spec import StreamSpec
-
-ARENA = Arena(budget=16 << 20)
-TINY = StreamSpec.uniform(layers=1, query_heads=1, kv_heads=1, head_dim=3, window=5, sinks=2)
-KEPT = Mirror(TINY, arena=ARENA).grow(10).session
-"""Never closed: its slabs stay, so thousands of small streams come and go without new memory."""
-
-
-def written(session: DecoderSession) -> bytes:
-    file = io.BytesIO()
-    session.snapshot(file)
-    return file.getvalue()
-
-
-def tiny(**changes: Any) -> bytes:
-    return written(Mirror(small(**changes)).grow(10).session if changes else KEPT)
-
-
-@contextmanager
-def arena_is_as_before(arena: Arena = ARENA) -> Iterator[None]:
-    before = arena.stats()
-    yield
-    assert arena.stats() == before
-
-
-def refused(raw: bytes, part: str | None = None, error: type[RondelError] = CorruptSnapshot) -> RondelError:
-    with arena_is_as_before(), pytest.raises(error) as caught:
-        DecoderSession.restore(io.BytesIO(raw), ARENA)
-    assert type(caught.value) is error
-    if part is not None:
-        assert caught.value.facts["part"] == part, caught.value
-    return caught.value
 
 
 def test_every_byte_flipped() -> None:
@@ -222,132 +182,3 @@ def test_impossible_float32_pages(value: float) -> None:
     parts = Parts.of(tiny(sinks=0, storage="float32"), spec)
     put(parts.pages[1][2], 400, "<f", value)
     refused(parts.join(), "page")
-
-
-# --- headers --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"{}",
-        b"[]",
-        b"null",
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b'{"a":' * 50_000,
-        b"9" * 100_000,
-        b'{"claimed":NaN}',
-        b"{",
-    ],
-)
-def test_headers_that_are_none(header: bytes) -> None:
-    refused(Parts({}).join_with(header), "header")
-
-
-def test_headers_that_are_spelt_otherwise() -> None:
-    parts = Parts.of(tiny(), TINY)
-    text = json.dumps(parts.header, sort_keys=True, separators=(",", ":"))
-    for other in (
-        text.replace(",", ", ", 1),
-        text.replace('"generation":0', '"generation":0,"generation":0'),
-        text.replace('"generation":0', '"generation":0,"more":0'),
-        text.replace('"generation":0,', ""),
-        text.replace('"generation":0', '"generation":-0'),
-        text.replace('"generation":0', '"generation":0.0'),
-        text.replace('"generation":0', '"generation":false'),
-        text.replace('"storage":"int8"', '"storage":"\\u0069nt8"'),
-    ):
-        assert other != text
-        refused(parts.join_with(other.encode()), "header")
-
-
-def test_a_header_that_is_too_long_is_not_even_read() -> None:
-    refused(Parts({}).join_with(b" " * (MAX_HEADER_BYTES + 1)), "preamble")
-    refused(Parts({}).join_with(b""), "preamble")
-
-
-HOSTILE = (
-    st.sampled_from(
-        [-(2**63), -1, 0, 1, 127, 128, 129, 1 << 24, 2**31, 2**48, 2**63 - 1, 2**63, 2**64, 10**30]
-    )
-    | st.integers(-300, 3000)
-    | st.sampled_from([None, True, "int8", "", [], {}, 1e308, -0.0, 0.5, [0] * 2000])
-)
-
-
-@given(data=st.data(), values=st.lists(HOSTILE, min_size=1, max_size=3))
-def test_hostile_numbers_in_the_header(data: st.DataObject, values: list[Any]) -> None:
-    """Refused, or what they say is a stream: then it can be used."""
-    spec = small(rope=None)
-    parts = Parts.of(HONEST, spec)
-    for value in values:
-        place: Any = data.draw(st.sampled_from([parts.header, parts.header["groups"][0]]))
-        key = data.draw(st.sampled_from(sorted(set(place) - {"groups", "rope"})))
-        if isinstance(place[key], list) and place[key] and data.draw(st.booleans()):
-            place, key = place[key], data.draw(st.integers(0, len(place[key]) - 1))
-        place[key] = value
-    with arena_is_as_before():
-        try:
-            session = DecoderSession.restore(io.BytesIO(parts.join()), ARENA)
-        except (CorruptSnapshot, UnsupportedSnapshot, BudgetExceeded):
-            return
-        with session:
-            group = session.spec.groups[0]
-            rows = min(1, session.layer_length(0))
-            q = np.ones((rows, group.query_heads, group.key_dim), np.float32)
-            assert np.isfinite(session.attend(0, q)).all()
-
-
-HONEST = written(Mirror(small()).grow(700).session)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"max_length": 1 << 48, "window": None, "sinks": 0, "reserve": 0},
-        {"window": 1 << 24, "reserve": 1 << 20, "layers": list(range(1024))},
-        {"kv_heads": 1024, "query_heads": 1024, "key_dim": 1024, "value_dim": 1024},
-    ],
-)
-def test_sizes_that_no_memory_has(change: dict[str, Any]) -> None:
-    parts = Parts.of(HONEST, small())
-    for name, value in change.items():
-        (parts.header if name in parts.header else parts.header["groups"][0])[name] = value
-    layers = len(parts.header["groups"][0]["layers"])
-    parts.header["lengths"] = parts.header["claimed"] = [700] * layers
-    raw = parts.join()
-    tracemalloc.start()
-    try:
-        refused(raw, error=BudgetExceeded)
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize(
-    ("lengths", "claimed", "high_water"),
-    [
-        ([700, 700], [700, 700], 699),
-        ([701, 700], [700, 700], 700),
-        ([700, 700], [700, 711], 711),
-        ([0, 0], [700, 700], 700),
-        ([700, 0], [700, 700], 700),
-        ([700, 0], [700, 0], 700),
-        ([700], [700], 700),
-        ([700, 700, 700], [700, 700, 700], 700),
-    ],
-)
-def test_lengths_that_no_stream_can_have(lengths: list[int], claimed: list[int], high_water: int) -> None:
-    parts = Parts.of(HONEST, small())
-    parts.header.update(lengths=lengths, claimed=claimed, high_water=high_water)
-    refused(parts.join(), "header")
-
-
-def test_a_seal_on_uneven_layers() -> None:
-    mirror = Mirror(small()).grow(10)
-    _, k, v = mirror.draw(0, 1)
-    mirror.append(0, k, v)
-    parts = Parts.of(written(mirror.session), small())
-    parts.header["sealed"] = True
-    refused(parts.join(), "header")
