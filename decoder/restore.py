@@ -119,7 +119,8 @@ class Restoring(Generic[Stream]):
             yield from self._page(stream, page)
             count += 1
         for rings in stream._rings:
-            _take_pages(stream, rings, columns_of(header, rings.layout))
+            if columns := columns_of(header, rings.layout):
+                _take_pages(stream, rings, columns)
         yield from self._trailer(count, self._offset + TRAILER.size + CHECKSUM.size)
         stream._extent.reset((list(header.lengths), list(header.claimed), header.length, header.high_water))
         stream._extent.generation = header.generation
@@ -147,10 +148,9 @@ class Restoring(Generic[Stream]):
         self._section = 0
         head = bytearray(PAGE_HEAD.size)
         yield memoryview(head)
-        if PAGE_HEAD.unpack(head) != (page.layer, page.index):
-            self._refuse(
-                "page", f"expected layer {page.layer} and page {page.index}, got {PAGE_HEAD.unpack(head)}"
-            )
+        got, want = PAGE_HEAD.unpack(head), (page.layer, page.index)
+        if got != want:
+            self._refuse("page", f"layer and page must be {want}, got {got}")
         rings = stream._rings[stream.spec.group_index(page.layer)]
         _take_pages(stream, rings, page.index)
         offset = int(rings.table(page.layer)[page.index])
@@ -191,8 +191,7 @@ class Restoring(Generic[Stream]):
 
 def _take_pages(stream: PreservedStream, rings: GroupRings, columns: int) -> None:
     """Take the sink pages, if there are any, and so many ring pages per layer, unless they are taken."""
-    tokens = rings.group.sinks + columns * PAGE_SLOTS
-    rings.grow(tokens, stream._pages)
+    rings.grow(rings.group.sinks + columns * PAGE_SLOTS, stream._pages)
 
 
 def restored(make: Callable[[StreamSpec], Stream], reader: BinaryReader) -> Stream:

@@ -71,6 +71,7 @@ def test_a_restored_stream_goes_on_as_the_one_that_was_never_written(name: str, 
     mirror = Mirror(SPECS[name], tier_of(name)).grow(length)
     other = restored(written(mirror.session), tier=mirror.tier)
     assert_equal(mirror.session, other)
+    assert other.stats() == mirror.session.stats()
     go_on(mirror, other, 150, 5)
     assert_equal(mirror.session, other)
 
