@@ -45,15 +45,21 @@ class SnapshotHeader:
         for name in ("lengths", "claimed"):
             numbers = getattr(self, name)
             if not isinstance(numbers, tuple | list) or len(numbers) != self.spec.layers:
-                raise InvalidSpec(f"{name} must be {self.spec.layers} integers, got {_clip(numbers)}")
+                raise InvalidSpec(
+                    f"{name} must be {self.spec.layers} integers, got {_clip(numbers)}", field=name
+                )
             object.__setattr__(self, name, tuple(whole(name, n, 0, self.spec.length_limit) for n in numbers))
         whole("generation", self.generation, 0, _MAX_GENERATION)
         if whole("high_water", self.high_water, 0, MAX_LENGTH) != max(self.claimed):
-            raise InvalidSpec(f"high_water must be {max(self.claimed)}, got {self.high_water}")
+            raise InvalidSpec(
+                f"high_water must be {max(self.claimed)}, got {self.high_water}", field="high_water"
+            )
         if not isinstance(self.sealed, bool):
-            raise InvalidSpec(f"sealed must be true or false, got {_clip(self.sealed)}")
+            raise InvalidSpec(f"sealed must be true or false, got {_clip(self.sealed)}", field="sealed")
         if self.sealed and len(set(self.lengths)) != 1:
-            raise InvalidSpec("the layers of a sealed stream must be equally long, got several lengths")
+            raise InvalidSpec(
+                "the layers of a sealed stream must be equally long, got several lengths", field="sealed"
+            )
         for layer, (length, claimed) in enumerate(zip(self.lengths, self.claimed, strict=True)):
             self._check_reach(layer, length, claimed)
 
@@ -64,7 +70,9 @@ class SnapshotHeader:
 
     def _check_reach(self, layer: int, length: int, claimed: int) -> None:
         if length > claimed:
-            raise InvalidSpec(f"layer {layer} has {length} tokens but claimed {claimed} positions only")
+            raise InvalidSpec(
+                f"layer {layer} has {length} tokens but claimed {claimed} positions only", field="claimed"
+            )
         group = self.spec.group(layer)
         # What appends and truncates keep to (StreamExtent): a wrapped ring holds the window of the next
         # token.
@@ -72,7 +80,8 @@ class SnapshotHeader:
         if wrapped and claimed > self.length + group.reserve + 1:
             raise InvalidSpec(
                 f"layer {layer} claimed {claimed} positions and has wrapped, so it may be at most "
-                f"{group.reserve + 1} ahead of the stream's {self.length}"
+                f"{group.reserve + 1} ahead of the stream's {self.length}",
+                field="claimed",
             )
 
     def encode(self) -> bytes:
@@ -90,7 +99,8 @@ class SnapshotHeader:
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
         if len(text) > MAX_HEADER_BYTES:
             raise InvalidSpec(
-                f"a snapshot's header has at most {MAX_HEADER_BYTES} bytes, this stream needs {len(text)}"
+                f"a snapshot's header has at most {MAX_HEADER_BYTES} bytes, this stream needs {len(text)}",
+                field="spec",
             )
         return text.encode("ascii")
 
@@ -105,7 +115,7 @@ class SnapshotHeader:
         try:
             header = cls._read(raw, page_format)
             if header.encode() != raw:
-                raise InvalidSpec("the text must be canonical, got another spelling of it")
+                raise InvalidSpec("the text must be canonical, got another spelling of it", field="header")
         except UnsupportedSnapshot:
             raise
         except (ValueError, RecursionError) as error:  # InvalidSpec is a ValueError, as what json raises
@@ -116,7 +126,7 @@ class SnapshotHeader:
     def _read(cls, raw: bytes, page_format: int) -> Self:
         plain = json.loads(raw.decode("ascii"), parse_constant=_refuse_constant)
         names = {field.name for field in fields(cls)} - {"spec"} | {"groups", "max_length"}
-        plain = _checked_object("the header", plain, names)
+        plain = _checked_object("header", plain, names)
         found = whole("page_format", plain["page_format"], 1, 1 << 31)
         if found > page_format:
             raise UnsupportedSnapshot(
@@ -126,7 +136,9 @@ class SnapshotHeader:
             )
         groups, max_length = plain.pop("groups"), plain.pop("max_length")
         if not isinstance(groups, list) or len(groups) > MAX_LAYERS:
-            raise InvalidSpec(f"groups must be a list of at most {MAX_LAYERS}, got {_clip(groups)}")
+            raise InvalidSpec(
+                f"groups must be a list of at most {MAX_LAYERS}, got {_clip(groups)}", field="groups"
+            )
         spec = StreamSpec(
             groups=tuple(_group_from_plain(group) for group in groups),
             max_length=max_length,
@@ -146,7 +158,7 @@ def _group_to_plain(group: LayerGroup) -> dict[str, Any]:
 
 
 def _group_from_plain(plain: object) -> LayerGroup:
-    plain = _checked_object("a group", plain, _names(LayerGroup))
+    plain = _checked_object("groups", plain, _names(LayerGroup))
     if plain["rope"] is not None:
         rope = _checked_object("rope", plain["rope"], _names(Rope))
         if rope["scaling"] is not None:
@@ -158,7 +170,9 @@ def _group_from_plain(plain: object) -> LayerGroup:
 def _scaling_from_plain(plain: object) -> Scaling:
     name = plain.get("kind") if isinstance(plain, dict) else None
     if not isinstance(name, str) or name not in _SCALINGS:
-        raise InvalidSpec(f"scaling must be one of {', '.join(_SCALINGS)}, got {_clip(name)}")
+        raise InvalidSpec(
+            f"scaling must be one of {', '.join(_SCALINGS)}, got {_clip(name)}", field="scaling"
+        )
     kind = _SCALINGS[name]
     plain = _checked_object("scaling", plain, {"kind", *_names(kind)})
     del plain["kind"]
@@ -177,12 +191,12 @@ def _fields_of(value: Any) -> dict[str, Any]:
 
 def _checked_object(name: str, plain: object, keys: set[str]) -> dict[str, Any]:
     if not isinstance(plain, dict) or set(plain) != keys:
-        raise InvalidSpec(f"{name} must have {', '.join(sorted(keys))}, got {_clip(plain)}")
+        raise InvalidSpec(f"{name} must have {', '.join(sorted(keys))}, got {_clip(plain)}", field=name)
     return dict(plain)
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise InvalidSpec(f"numbers must be finite, got {name}")
+    raise InvalidSpec(f"numbers must be finite, got {name}", field="header")
 
 
 def _clip(value: object) -> str:
