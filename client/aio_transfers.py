@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from contextlib import suppress
-from typing import Any, Generic
+from contextlib import closing
+from typing import Generic
 
 import grpc.aio
 
@@ -18,6 +18,7 @@ from rondel.client.channels import AsyncChannel
 from rondel.client.checks import checked_timeout
 from rondel.client.core import StreamCore
 from rondel.client.limits import Limits
+from rondel.client.sync_transfers import Upload
 from rondel.client.transfers import Arriving, Progress, S, Source, export_call, made, ref_of
 from rondel.decoder.binary import BinaryReader, BinaryWriter, write_all
 from rondel.decoder.errors import ServerUnavailable
@@ -112,19 +113,12 @@ async def _receive(
         await channel.wait(attempts, error)
 
 
-async def _send(channel: AsyncChannel, source: Source, timeout: float) -> Any:
-    """One try."""
-    call = channel.upload(calls.IMPORT)(timeout=timeout)
-    try:
-        # A call that has ended takes no more requests; its status says why.
-        with suppress(asyncio.InvalidStateError):
-            while (request := await asyncio.to_thread(source.next)) is not None:
-                await call.write(request)
-            await call.done_writing()
-        return await call
-    except grpc.aio.AioRpcError as failure:
-        raise channel.error(failure) from None
-    except asyncio.CancelledError as cancelled:
-        raise channel.cancelled(cancelled) from None
-    finally:
-        call.cancel()
+async def _send(channel: AsyncChannel, source: Source, timeout: float) -> pb.ImportStreamResponse:
+    """One try, in a thread and on a connection of its own: grpc.aio may lose the status of a call that the
+    server ends while a request is on its way (grpc issue 36066), and with it why a snapshot was refused."""
+    with closing(channel.waiting()) as twin:
+        upload = Upload(twin, source, timeout)
+        try:
+            return await asyncio.to_thread(upload.run)
+        finally:
+            upload.cancel()

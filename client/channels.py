@@ -141,9 +141,11 @@ class AsyncChannel(_Connection):
         """Begin a server-streaming call."""
         return self._method(self._connected(), "unary_stream", call)(call.request, timeout=timeout)
 
-    def upload(self, method: Method[Any, Any]) -> Any:
-        """A client-streaming method: ``(timeout=…)`` begins a call."""
-        return self._stub(self._connected(), "stream_unary", method)
+    def waiting(self) -> Channel:
+        """A connection of the other kind to the same server, for what grpc.aio does not do well."""
+        if self._closed:
+            raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
+        return Channel(self.target, self._timeout, self._largest)
 
     def error(self, failure: grpc.aio.AioRpcError) -> RondelError:
         """What a failed call meant."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Any, Generic
+from typing import Generic
 
 import grpc
 
@@ -74,7 +74,7 @@ class Importing(ABC, Generic[S]):
         source = Source(file, projections, progress, most=self._limits.in_force)
         while True:
             try:
-                reply = _send(self._channel, source, attempts.begin())
+                reply = Upload(self._channel, source, attempts.begin()).run()
                 break
             except ServerUnavailable as error:
                 if not source.rewind():
@@ -116,34 +116,49 @@ def _receive(
         channel.wait(attempts, error)
 
 
-def _send(channel: Channel, source: Source, timeout: float) -> Any:
-    """One try. The file is read here, in the caller's thread; gRPC's own only hands over what it is given."""
-    wanted: SimpleQueue[bool] = SimpleQueue()  # False = the call is over
-    given: SimpleQueue[pb.ImportStreamRequest | None] = SimpleQueue()
+class Upload:
+    """One try of an import. The file is read in the thread that runs it; gRPC's own only hands over what it
+    is given. Another thread may cancel it."""
 
-    def requests() -> Iterator[pb.ImportStreamRequest]:
+    def __init__(self, channel: Channel, source: Source, timeout: float) -> None:
+        self._channel = channel
+        self._source = source
+        self._timeout = timeout
+        self._wanted: SimpleQueue[bool] = SimpleQueue()  # False = nothing more is
+        self._given: SimpleQueue[pb.ImportStreamRequest | None] = SimpleQueue()
+
+    def run(self) -> pb.ImportStreamResponse:
+        """The reply. Raises what it means when there is none, and what the file raises."""
+        call = self._channel.upload(calls.IMPORT).future(self._requests(), timeout=self._timeout)
+        call.add_done_callback(lambda _: self.cancel())
+        try:
+            while self._wanted.get():
+                request = self._source.next()
+                self._given.put(request)
+                if request is None:
+                    break
+            else:
+                # Cancelled, or the server has ended the call, and then its status is here.
+                call.cancel()
+            reply: pb.ImportStreamResponse = call.result()
+            return reply
+        except grpc.RpcError as failure:
+            raise self._channel.error(failure) from None
+        except grpc.FutureCancelledError:
+            target = self._channel.target
+            raise ServerUnavailable(f"the import to {target} was cancelled", target=target) from None
+        finally:
+            call.cancel()
+            self._given.put(None)
+
+    def cancel(self) -> None:
+        """Have :meth:`run` end as soon as the file lets it."""
+        self._wanted.put(False)
+
+    def _requests(self) -> Iterator[pb.ImportStreamRequest]:
         while True:
-            wanted.put(True)
-            request = given.get()
+            self._wanted.put(True)
+            request = self._given.get()
             if request is None:
                 return
             yield request
-
-    call = channel.upload(calls.IMPORT).future(requests(), timeout=timeout)
-    call.add_done_callback(lambda _: wanted.put(False))
-    try:
-        while wanted.get():
-            request = source.next()
-            given.put(request)
-            if request is None:
-                break
-        return call.result()
-    except grpc.RpcError as failure:
-        raise channel.error(failure) from None
-    except grpc.FutureCancelledError:
-        raise ServerUnavailable(
-            f"the import to {channel.target} was cancelled", target=channel.target
-        ) from None
-    finally:
-        call.cancel()
-        given.put(None)

@@ -106,7 +106,7 @@ async def test_another_server_goes_on(client: Client, server: Server, tokens: To
     ids=["empty", "garbage", "cut", "longer", "flipped", "version", "large"],
 )  # fmt: skip
 async def test_refused_snapshots(client: Client, server: Server, raw: bytes, reason: str) -> None:
-    failed = await refused(client, pieces(raw, 5000))
+    failed = await refused(server, pieces(raw, 5000))
     assert failed.reason == reason
     if reason == "CORRUPT_SNAPSHOT":
         assert failed.code == grpc.StatusCode.INVALID_ARGUMENT
@@ -116,7 +116,7 @@ async def test_refused_snapshots(client: Client, server: Server, raw: bytes, rea
 
 async def test_a_newer_version(client: Client, server: Server) -> None:
     start = RAW[:8] + struct.pack("<I", 2) + RAW[12:20]
-    failed = await refused(client, pieces(start + struct.pack("<I", zlib.crc32(start)) + RAW[24:]))
+    failed = await refused(server, pieces(start + struct.pack("<I", zlib.crc32(start)) + RAW[24:]))
     assert (failed.code, failed.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "UNSUPPORTED_SNAPSHOT")
     assert (failed.facts["version"], failed.facts["supported"]) == ("2", "1")
 
@@ -137,14 +137,14 @@ async def test_a_newer_version(client: Client, server: Server) -> None:
 async def test_refused_requests(
     client: Client, server: Server, requests: list[pb.ImportStreamRequest], field: str
 ) -> None:
-    failed = await refused(client, requests)
+    failed = await refused(server, requests)
     assert (failed.code, failed.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
     assert failed.facts["field"] == field
     await nothing_is_left(client, server)
 
 
 async def test_unknown_projections(client: Client, server: Server) -> None:
-    failed = await refused(client, pieces(RAW, projections="none such"))
+    failed = await refused(server, pieces(RAW, projections="none such"))
     assert failed.reason == "PROJECTION_NOT_FOUND"
     await nothing_is_left(client, server)
 
@@ -165,7 +165,7 @@ class TestFull:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
         assert Failure.of_call(caught.value).reason == "QUOTA_EXCEEDED"
-        assert (await refused(client, pieces(RAW))).reason == "QUOTA_EXCEEDED"
+        assert (await refused(server, pieces(RAW))).reason == "QUOTA_EXCEEDED"
         await client.info()
         assert server.arena.stats().resident == resident
 
@@ -236,7 +236,7 @@ async def test_a_repeated_import_needs_no_room(client: Client, server: Server) -
     spec = StreamSpec.uniform(layers=2, query_heads=8, kv_heads=8, head_dim=128, window=9000)
     raw = snapshot(spec, 10)
     first = await imported(client, raw, request_id="a")
-    assert (await refused(client, pieces(raw))).reason == "BUDGET_EXCEEDED"
+    assert (await refused(server, pieces(raw))).reason == "BUDGET_EXCEEDED"
     assert await imported(client, raw, request_id="a") == first
 
 
@@ -245,7 +245,7 @@ async def test_one_name_for_two_things(client: Client, server: Server) -> None:
     await client.open(request_id="b")
     streams = (await client.info()).streams
     for raw, name in ((snapshot(seed=1), "a"), (RAW[:-1], "a"), (RAW + b"x", "a"), (RAW, "b")):
-        failed = await refused(client, pieces(raw, request_id=name))
+        failed = await refused(server, pieces(raw, request_id=name))
         assert (failed.reason, failed.facts["field"]) == ("INVALID_REQUEST", "request_id")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.open(request_id="a")
