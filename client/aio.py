@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from rondel.client import calls, generation, operations
+from rondel.client.aio_transfers import AsyncExportedStream, AsyncImporting
 from rondel.client.calls import Call
 from rondel.client.channels import AsyncChannel
 from rondel.client.checks import checked_timeout
@@ -27,7 +28,7 @@ from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 
 
-class AsyncStream(StreamCore):
+class AsyncStream(AsyncExportedStream):
     """A stream of a remote server. Made by ``AsyncAttentionClient.open``; see ``sync.Stream``.
 
     A cancelled call may or may not have been carried out; making it again is right in either case.
@@ -175,7 +176,7 @@ class _AsyncClient(_AsyncClosing):
         await self._channel.close()
 
 
-class AsyncAttentionClient(_AsyncClient):
+class AsyncAttentionClient(_AsyncClient, AsyncImporting[AsyncStream]):
     """Opens streams on a server at ``host:port`` or ``unix:/path``; connects at the first call.
 
     ``timeout``: seconds for a call, its retries included. ``max_message_bytes``: largest message that is
@@ -197,10 +198,11 @@ class AsyncAttentionClient(_AsyncClient):
     async def open(self, spec: StreamSpec | None = None, **options: Unpack[OpenOptions]) -> AsyncStream:
         """Open a stream, empty or with a named prefix; options as in OpenOptions.
 
-        Raises InvalidSpec, BudgetExceeded, QuotaExceeded; ProjectionNotFound, InvalidLayer, InvalidShape;
-        StreamNotFound: no such prefix.
+        Raises InvalidSpec, BudgetExceeded, QuotaExceeded, ProjectionNotFound, InvalidLayer, StreamNotFound.
         """
-        reply = await self._channel.run(operations.open_stream(spec, self._limits, **options))
+        return self._stream(await self._channel.run(operations.open_stream(spec, self._limits, **options)))
+
+    def _stream(self, reply: pb.OpenStreamResponse) -> AsyncStream:
         return AsyncStream(self._channel, reply, self._opened, self._limits.in_force)
 
     async def info(self) -> ServerInfo:

@@ -24,6 +24,9 @@ DEFAULT_TIMEOUT: Final = 30.0
 DEFAULT_GENERATION_TIMEOUT: Final = 600.0
 """Seconds for a whole generation."""
 
+DEFAULT_TRANSFER_TIMEOUT: Final = 600.0
+"""Seconds for a whole export or import."""
+
 DEFAULT_MAX_MESSAGE_BYTES: Final = 16 << 20
 """Largest message that a client sends or takes unless it was made with another number; a server's default."""
 
@@ -74,6 +77,8 @@ TRUNCATE: Final = Method(f"{_ATTENTION}/TruncateStream", pb.TruncateStreamReques
 SEAL: Final = Method(f"{_ATTENTION}/SealStream", pb.SealStreamRequest, pb.SealStreamResponse)
 GET: Final = Method(f"{_ATTENTION}/GetStream", pb.GetStreamRequest, pb.GetStreamResponse)
 CLOSE: Final = Method(f"{_ATTENTION}/CloseStream", pb.CloseStreamRequest, pb.CloseStreamResponse)
+EXPORT: Final = Method(f"{_ATTENTION}/ExportStream", pb.ExportStreamRequest, pb.ExportStreamResponse)
+IMPORT: Final = Method(f"{_ATTENTION}/ImportStream", pb.ImportStreamRequest, pb.ImportStreamResponse)
 INFO: Final = Method(f"{_ATTENTION}/GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoResponse)
 GENERATE: Final = Method(f"{_GENERATION}/Generate", gen.GenerateRequest, gen.GenerateResponse)
 MODELS: Final = Method(f"{_GENERATION}/ListModels", gen.ListModelsRequest, gen.ListModelsResponse)

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from rondel.client import calls
-from rondel.client.calls import Attempts, Call, Steps
+from rondel.client.calls import Attempts, Call, Method, Steps
 from rondel.client.checks import checked_message_bytes, checked_target, checked_timeout
 from rondel.client.errors import from_call
 from rondel.decoder.errors import QuotaExceeded, RondelError, ServerUnavailable
@@ -31,7 +31,6 @@ class _Connection:
         self._closed = False
 
     def _method(self, channel: Any, kind: str, call: Call) -> Callable[..., Any]:
-        method = call.method
         size = call.request.ByteSize()
         if size > self._largest:
             raise QuotaExceeded(
@@ -41,6 +40,9 @@ class _Connection:
                 limit=self._largest,
                 side="client",
             )
+        return self._stub(channel, kind, call.method)
+
+    def _stub(self, channel: Any, kind: str, method: Method[Any, Any]) -> Callable[..., Any]:
         if self._closed:
             raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
         made = self._methods.get(method.path)
@@ -83,9 +85,19 @@ class Channel(_Connection):
         """Begin a server-streaming call."""
         return self._method(self._channel, "unary_stream", call)(call.request, timeout=timeout)
 
+    def upload(self, method: Method[Any, Any]) -> Any:
+        """A client-streaming method: ``future(requests, timeout=…)`` begins a call."""
+        return self._stub(self._channel, "stream_unary", method)
+
     def error(self, failure: grpc.RpcError) -> RondelError:
         """What a failed call meant."""
         return self._meaning(cast(grpc.Call, failure))  # whatever a channel raises is one
+
+    def wait(self, attempts: Attempts, error: RondelError) -> None:
+        """Until a call may be tried again. Raises ``error`` when there is to be no other try."""
+        if self._closed:
+            raise error
+        time.sleep(attempts.pause(error))
 
     def close(self) -> None:
         self._closed = True
@@ -99,9 +111,7 @@ class Channel(_Connection):
                 return send(call.request, timeout=attempts.begin())
             except grpc.RpcError as failure:
                 error = self.error(failure)
-            if self._closed:
-                raise error
-            time.sleep(attempts.pause(error))
+            self.wait(attempts, error)
 
 
 class AsyncChannel(_Connection):
@@ -131,9 +141,21 @@ class AsyncChannel(_Connection):
         """Begin a server-streaming call."""
         return self._method(self._connected(), "unary_stream", call)(call.request, timeout=timeout)
 
+    def waiting(self) -> Channel:
+        """A connection of the other kind to the same server, for what grpc.aio does not do well."""
+        if self._closed:
+            raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
+        return Channel(self.target, self._timeout, self._largest)
+
     def error(self, failure: grpc.aio.AioRpcError) -> RondelError:
         """What a failed call meant."""
         return self._meaning(failure)
+
+    async def wait(self, attempts: Attempts, error: RondelError) -> None:
+        """Until a call may be tried again. Raises ``error`` when there is to be no other try."""
+        if self._closed:
+            raise error
+        await asyncio.sleep(attempts.pause(error))
 
     def cancelled(self, error: asyncio.CancelledError) -> BaseException:
         """What to raise: grpc.aio raises CancelledError also when only the call was cancelled."""
@@ -160,9 +182,7 @@ class AsyncChannel(_Connection):
                 raise self.cancelled(cancelled) from None
             finally:
                 running.cancel()  # a call that nobody waits for is neither collected nor ended by grpc.aio
-            if self._closed:
-                raise error
-            await asyncio.sleep(attempts.pause(error))
+            await self.wait(attempts, error)
 
     def _connected(self) -> grpc.aio.Channel:
         if self._channel is None:

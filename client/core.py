@@ -190,6 +190,11 @@ class StreamCore(StreamState):
             reply = yield from ask(calls.GET, pb.GetStreamRequest(stream=self._ref))
             return stats_of(reply)
 
+    def leave_open(self) -> None:
+        """From now on the client's ``close`` leaves this stream to others, and to its idle lease on the
+        server. Its own ``close`` still ends it."""
+        self._opened.pop(self.handle, None)
+
     def close_steps(self) -> Steps[None]:
         # Not `_alone`: closing twice is fine, and closing must work while another call hangs.
         if self._closed:

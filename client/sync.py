@@ -18,6 +18,7 @@ from rondel.client.core import StreamCore
 from rondel.client.generation import Event, GenerateOptions, Model, Prompt
 from rondel.client.limits import Limits
 from rondel.client.operations import OpenOptions, pack
+from rondel.client.sync_transfers import ExportedStream, Importing
 from rondel.client.values import Array, Options, ServerInfo, StepOutcome, StreamStats
 from rondel.decoder.errors import RondelError
 from rondel.decoder.explanation import Explanation
@@ -25,7 +26,7 @@ from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 
 
-class Stream(StreamCore):
+class Stream(ExportedStream):
     """A stream of a remote server. Made by ``AttentionClient.open``; offers what a DecoderSession does.
 
     Every call may raise the errors of the session's call of that name, and ServerUnavailable,
@@ -174,7 +175,7 @@ class _Client(_Closing):
         self._channel.close()
 
 
-class AttentionClient(_Client):
+class AttentionClient(_Client, Importing[Stream]):
     """Opens streams on a server at ``host:port`` or ``unix:/path``; connects at the first call.
 
     ``timeout``: seconds for a call, its retries included. ``max_message_bytes``: largest message that is
@@ -199,7 +200,9 @@ class AttentionClient(_Client):
         Raises InvalidSpec, BudgetExceeded, QuotaExceeded; ProjectionNotFound, InvalidLayer, InvalidShape;
         StreamNotFound: no such prefix.
         """
-        reply = self._channel.run(operations.open_stream(spec, self._limits, **options))
+        return self._stream(self._channel.run(operations.open_stream(spec, self._limits, **options)))
+
+    def _stream(self, reply: pb.OpenStreamResponse) -> Stream:
         return Stream(self._channel, reply, self._opened, self._limits.in_force)
 
     def info(self) -> ServerInfo:

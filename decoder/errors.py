@@ -201,6 +201,31 @@ class QuotaExceeded(RondelError):
     reason = "QUOTA_EXCEEDED"
 
 
+class CorruptSnapshot(RondelError, ValueError):
+    """A snapshot is truncated, foreign, longer than it should be, not what its checksums say, or of a stream
+    that cannot be. ``part`` is where: preamble, header, page, trailer or end."""
+
+    reason = "CORRUPT_SNAPSHOT"
+
+    @property
+    def part(self) -> str:
+        return str(self.facts.get("part", ""))
+
+
+class UnsupportedSnapshot(RondelError, ValueError):
+    """A snapshot is of a ``version`` that this software does not read; it reads up to ``supported``."""
+
+    reason = "UNSUPPORTED_SNAPSHOT"
+
+    @property
+    def version(self) -> int:
+        return self._int("version")
+
+    @property
+    def supported(self) -> int:
+        return self._int("supported")
+
+
 class Overloaded(RondelError):
     """The server's queue is full; nothing was changed. ``retry_after_ms`` is a hint."""
 

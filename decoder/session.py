@@ -10,25 +10,25 @@ from __future__ import annotations
 import weakref
 from typing import Literal, Self, overload
 
-import numpy as np
-
 from rondel.decoder import kernels
 from rondel.decoder import pool as pool  # sizes the kernels' threads at import
 from rondel.decoder.answer import Question
 from rondel.decoder.arrays import Floats, stacked_layers
+from rondel.decoder.binary import BinaryReader
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.parts import Parts, forked, opened
-from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.call import LayerCall
 from rondel.decoder.explanation import Explanation
 from rondel.decoder.options import AttendOptions
 from rondel.decoder.projection import Projections, fitted
+from rondel.decoder.readable import ReadableStream
+from rondel.decoder.restore import restored
+from rondel.decoder.snapshot import PreservedStream
 from rondel.decoder.spec import StreamSpec
-from rondel.decoder.view import StreamView
 from rondel.decoder.writer import Writer
 
 
-class DecoderSession(StreamView):
+class DecoderSession(PreservedStream, ReadableStream):
     """One stream: a ring of keys and values per layer, in an arena, and attention over them.
 
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
@@ -64,6 +64,23 @@ class DecoderSession(StreamView):
         self._arena = arena
         self._kernels = tier
         self._writer = Writer(spec, extent, rings, pages, arena)
+
+    @classmethod
+    def restore(
+        cls,
+        reader: BinaryReader,
+        arena: Arena,
+        *,
+        projections: Projections | None = None,
+        tier: str | None = None,
+    ) -> Self:
+        """The stream that :meth:`snapshot` wrote to a binary file, read to its end; it goes on to the bit.
+
+        Raises:
+            CorruptSnapshot, UnsupportedSnapshot: it is none, or a newer version's. The arena is as it was.
+            BudgetExceeded, InvalidLayer, InvalidShape, UnsupportedTier: as opening a stream does.
+        """
+        return restored(lambda spec: cls(spec, arena, projections=projections, tier=tier), reader)
 
     # --- one layer ------------------------------------------------------------------------------------
 
@@ -240,33 +257,6 @@ class DecoderSession(StreamView):
         with self._turn:
             self._extent.seal()
 
-    def matches(self, layer: int, position: int, k: Floats, v: Floats) -> bool:
-        """Whether the tokens stored from ``position`` on are, to the byte, what k and v are stored as.
-
-        Raises what :meth:`read` raises, and InvalidShape, ValueRange.
-        """
-        with self._turn:
-            call = LayerCall.of_tokens(layer, self._ring(layer), k, v, self._kernels)
-            self._extent.check_stored(layer, position, len(call.k))
-            call.rotate(position)
-            words, table = call.rings.words, call.rings.table(layer)
-            return self._kernels.same(words, self._arena.base, table, position, call.k, call.v)
-
-    def read(self, layer: int, start: int, stop: int) -> tuple[Floats, Floats]:
-        """Stored tokens start to stop - 1 as float32, dequantised: k [n, Hkv, Dk] (turned), v [n, Hkv, Dv].
-
-        Raises:
-            SequenceGap: the layer does not hold all these positions.
-            DuplicateTooOld: the ring has passed them.
-        """
-        with self._turn:
-            rings = self._ring(layer)
-            self._extent.check_stored(layer, start, stop - start)
-            k = np.empty((stop - start, rings.group.kv_heads, rings.group.key_dim), np.float32)
-            v = np.empty((stop - start, rings.group.kv_heads, rings.group.value_dim), np.float32)
-            self._kernels.read(rings.words, self._arena.base, rings.table(layer), start, k, v)
-            return k, v
-
     def close(self) -> int:
         """Give all pages back, but for those that forks hold; the bytes that are free to be reserved again.
 
@@ -285,9 +275,6 @@ class DecoderSession(StreamView):
         self.close()
 
     # --- inside ---------------------------------------------------------------------------------------
-
-    def _ring(self, layer: int) -> GroupRings:
-        return self._rings[self.spec.group_index(layer)]
 
     def _question(
         self, layer: int, q: Floats, position: int | None, options: AttendOptions | None

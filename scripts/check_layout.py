@@ -24,6 +24,7 @@ _ERRORS = f"{_DECODER}.errors"
 _SPEC = f"{_DECODER}.spec"
 _ROPE = f"{_DECODER}.rope"
 _OPTIONS = f"{_DECODER}.options"
+_BINARY = f"{_DECODER}.binary"
 
 # Module (the longest prefix that fits rules) -> what of ours it may import, by prefix.
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -71,11 +72,28 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
     f"{_DECODER}.view": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "stats", "turn", "writer"))),
+    f"{_DECODER}.readable": tuple(
+        f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "kernels", "view")
+    ),
+    f"{_DECODER}.snapshot_header": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.checks", f"{_DECODER}.rope_scaling"),
+    f"{_DECODER}.snapshot_pages": (
+        *(_ERRORS, _SPEC),
+        *(f"{_DECODER}.{name}" for name in ("cache", "kernels", "snapshot_header")),
+    ),
+    f"{_DECODER}.binary": (),
+    f"{_DECODER}.snapshot": (
+        *(_ERRORS, _SPEC, _BINARY),
+        *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header", "snapshot_pages", "turn", "view")),
+    ),
+    f"{_DECODER}.restore": (
+        *(_ERRORS, _SPEC, _BINARY),
+        *(f"{_DECODER}.{name}" for name in ("cache", "snapshot", "snapshot_header", "snapshot_pages")),
+    ),
     f"{_DECODER}.session": tuple(
         f"{_DECODER}.{name}"
         for name in (
             *("errors", "spec", "options", "explanation", "arrays", "answer", "call", "projection", "writer"),
-            *("view", "pool", "cache", "kernels"),
+            *("pool", "cache", "kernels", "binary", "readable", "snapshot", "restore"),
         )
     ),
     f"{_DECODER}.batch": tuple(
@@ -87,7 +105,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *(f"{_DECODER}.rope_scaling", f"{_DECODER}.explanation", "rondel.v1"),
     ),
     "rondel.server": ("rondel.v1", _DECODER, "rondel.server"),
-    "rondel.client": ("rondel.v1", _ERRORS, _SPEC, _OPTIONS, f"{_DECODER}.explanation", "rondel.client"),
+    "rondel.client": (
+        *("rondel.v1", _ERRORS, _SPEC, _OPTIONS, _BINARY, f"{_DECODER}.explanation"),
+        "rondel.client",
+    ),
     "rondel.client.cli": ("rondel",),
 }
 # The package's version is a leaf that every room may read.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TypeVar
 
@@ -11,15 +10,16 @@ from google.protobuf.message import Message
 
 from rondel.decoder import kernels, pool
 from rondel.decoder.errors import InvalidRequest
-from rondel.decoder.session import DecoderSession
 from rondel.server import exactly_once, forking, returns
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
+from rondel.server.entries import Entry
 from rondel.server.projections import ProjectionSets
-from rondel.server.replies import check_reply, optional, reply_bytes
+from rondel.server.replies import check_reply, layer_lengths, milliseconds, opened, optional, reply_bytes
 from rondel.server.scheduler import Scheduler
 from rondel.server.stepping import Stepping
-from rondel.server.streams import Entry, StreamRegistry
+from rondel.server.streams import StreamRegistry
+from rondel.server.transfers import Transfers
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import options_from_message
 from rondel.v1.specs import spec_from_message, spec_to_message
@@ -46,7 +46,8 @@ class AttentionService:
         self._projections = projections
         self._version = version
         self._stepping = Stepping(config, streams)
-        self._lease_ms = math.ceil(config.idle_lease_seconds * 1000)
+        self._transfers = Transfers(config, streams, scheduler, projections)
+        self._lease_ms = milliseconds(config.idle_lease_seconds)
 
     async def open_stream(self, request: pb.OpenStreamRequest, call: Call) -> pb.OpenStreamResponse:
         return await self._on_worker(self._open, request, call)
@@ -84,6 +85,14 @@ class AttentionService:
     async def close_stream(self, request: pb.CloseStreamRequest, call: Call) -> pb.CloseStreamResponse:
         return await self._on_worker(self._close, request, call)
 
+    async def export_stream(self, request: pb.ExportStreamRequest, call: Call) -> None:
+        await self._transfers.send(request, call)
+
+    async def import_stream(
+        self, requests: AsyncIterator[pb.ImportStreamRequest], call: Call
+    ) -> pb.ImportStreamResponse:
+        return await self._transfers.receive(requests, call)
+
     async def get_server_info(self, request: pb.GetServerInfoRequest, call: Call) -> pb.GetServerInfoResponse:
         return await self._on_worker(self._info, request, call)
 
@@ -94,6 +103,9 @@ class AttentionService:
 
     def _entry(self, stream: pb.StreamRef) -> Entry:
         return self._streams.get(stream.handle, stream.epoch)
+
+    def _entry_to_change(self, stream: pb.StreamRef) -> Entry:
+        return self._streams.get_to_change(stream.handle, stream.epoch)
 
     def _open(self, request: pb.OpenStreamRequest) -> pb.OpenStreamResponse:
         spec = spec_from_message(request.spec) if request.HasField("spec") else None
@@ -114,21 +126,10 @@ class AttentionService:
         return pb.ForkStreamResponse(stream=self._opened(forking.fork(self._streams, request)))
 
     def _opened(self, entry: Entry) -> pb.OpenStreamResponse:
-        session = entry.session
-        return pb.OpenStreamResponse(
-            handle=entry.handle,
-            epoch=self._streams.epoch,
-            generation=session.generation,
-            committed_length=session.length,
-            max_chunk=session.max_chunk,
-            bytes_reserved=session.stats().bytes_reserved,
-            spec=spec_to_message(session.spec, in_force=True),
-            idle_lease_ms=self._lease_ms,
-            layer_lengths=_layer_lengths(session),
-        )
+        return opened(entry, self._streams.epoch, self._lease_ms)
 
     def _append(self, request: pb.AppendTokenRequest) -> pb.AppendTokenResponse:
-        session = self._entry(request.stream).session
+        session = self._entry_to_change(request.stream).session
         done = exactly_once.append(
             session,
             generation=request.generation,
@@ -161,13 +162,13 @@ class AttentionService:
         return response
 
     def _seal(self, request: pb.SealStreamRequest) -> pb.SealStreamResponse:
-        session = self._entry(request.stream).session
+        session = self._entry_to_change(request.stream).session
         exactly_once.check_generation(session, request.generation)
         session.seal()
         return pb.SealStreamResponse(committed_length=session.length)
 
     def _truncate(self, request: pb.TruncateStreamRequest) -> pb.TruncateStreamResponse:
-        entry = self._entry(request.stream)
+        entry = self._entry_to_change(request.stream)
         exactly_once.truncate(
             entry, generation=request.generation, length=request.length, request_id=request.request_id
         )
@@ -182,7 +183,7 @@ class AttentionService:
             epoch=self._streams.epoch,
             generation=stats.generation,
             committed_length=stats.length,
-            layer_lengths=_layer_lengths(session),
+            layer_lengths=layer_lengths(session),
             high_water=stats.high_water,
             min_length=stats.min_length,
             max_chunk=session.max_chunk,
@@ -212,6 +213,7 @@ class AttentionService:
                 max_queue_bytes=self._config.queue_bytes,
                 max_step_items=self._config.max_step_items,
                 idle_lease_ms=self._lease_ms,
+                stall_timeout_ms=milliseconds(self._config.stall_timeout_seconds),
             ),
             memory=pb.MemoryInfo(
                 budget=memory.budget,
@@ -223,7 +225,3 @@ class AttentionService:
             threads=pool.threads(),
             projections=self._projections.names,
         )
-
-
-def _layer_lengths(session: DecoderSession) -> list[int]:
-    return [session.layer_length(layer) for layer in range(session.spec.layers)]

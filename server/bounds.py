@@ -12,6 +12,7 @@ from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.lm.chat import MAX_MESSAGES
 from rondel.decoder.lm.stops import MAX_STOPS
 from rondel.decoder.options import MAX_RANGES
+from rondel.decoder.snapshot import PIECE_BYTES
 from rondel.decoder.spec import MAX_DIM, MAX_LAYERS
 from rondel.v1.wire import MAX_AXES
 
@@ -19,6 +20,8 @@ KIB: Final = 1 << 10
 MAX_ID_BYTES: Final = 128
 MAX_NAME_BYTES: Final = 256
 MAX_PROMPT_BYTES: Final = 4 << 20
+PIECE_FRAME: Final = 512
+"""More than a message with a piece of a snapshot has besides it: lengths, and two names."""
 
 BY_MESSAGE: Final = "by the message"
 """No bound but that of the message which the field is in."""
@@ -32,6 +35,9 @@ FIELDS: Final[Mapping[str, int | str]] = {
     "rondel.v1.ForkStreamRequest.prefix_name": MAX_ID_BYTES,
     "rondel.v1.TruncateStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.CloseStreamRequest.request_id": MAX_ID_BYTES,
+    "rondel.v1.ImportStreamRequest.request_id": MAX_ID_BYTES,
+    "rondel.v1.ImportStreamRequest.projections": MAX_ID_BYTES,
+    "rondel.v1.ImportStreamRequest.data": PIECE_BYTES,
     "rondel.v1.StreamSpec.groups": MAX_LAYERS,
     "rondel.v1.LayerGroup.layers": MAX_LAYERS,
     "rondel.v1.DivisorScaling.divisors": MAX_DIM // 2,
@@ -55,6 +61,8 @@ MESSAGES: Final[Mapping[str, int]] = {
     "rondel.v1.SealStreamRequest": 4 * KIB,
     "rondel.v1.GetStreamRequest": 4 * KIB,
     "rondel.v1.CloseStreamRequest": 4 * KIB,
+    "rondel.v1.ExportStreamRequest": 4 * KIB,
+    "rondel.v1.ImportStreamRequest": PIECE_BYTES + PIECE_FRAME,
     "rondel.v1.GetServerInfoRequest": 4 * KIB,
     "rondel.v1.ListModelsRequest": 4 * KIB,
     "rondel.v1.GenerateRequest": MAX_PROMPT_BYTES + 64 * KIB,

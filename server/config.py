@@ -47,6 +47,8 @@ class ServerConfig:
     """Generate calls at work at a time; more is refused as Overloaded."""
     idle_lease_seconds: float = 3600.0
     """A stream that nobody names for so long is closed; 0 = never."""
+    stall_timeout_seconds: float = 30.0
+    """An export that nobody reads, or an import that nobody feeds, is ended after so long; 0 = never."""
     drain_seconds: float = 10.0
     """How long a stop may wait for calls that are at work."""
     model: str | None = None
@@ -81,7 +83,7 @@ class ServerConfig:
         _whole("max_calls_per_connection", self.max_calls_per_connection, 1, 1 << 20)
         _whole("queue_bytes", self.queue_bytes, 1, 1 << 40)
         _whole("max_generations", self.max_generations, 1, 1 << 16)
-        for name in ("idle_lease_seconds", "drain_seconds"):
+        for name in ("idle_lease_seconds", "stall_timeout_seconds", "drain_seconds"):
             seconds = getattr(self, name)
             if not (isinstance(seconds, int | float) and math.isfinite(seconds) and 0 <= seconds <= 1e8):
                 raise InvalidSpec(f"{name} must be from 0 to 1e8 seconds, got {seconds!r}", field=name)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ class Call:
     """What a handler may know about its call."""
 
     size: int
-    """Bytes of the request."""
+    """Bytes of the request; 0 where there are many."""
     deadline: float | None
     """When the caller stops waiting, on ``time.monotonic``; None = never."""
     received: float
@@ -58,6 +58,18 @@ class Call:
 
 
 Handler = Callable[[Any, Call], Awaitable[Message | None]]
+
+
+class _Requests(AsyncIterator[Message]):
+    """The messages of a client-streaming call. Not a generator: nothing is left to close when the call
+    ends."""
+
+    def __init__(self, raw: AsyncIterator[bytes], read: Callable[[bytes], Message]) -> None:
+        self._raw = raw
+        self._read = read
+
+    async def __anext__(self) -> Message:
+        return self._read(await anext(self._raw))
 
 
 class Door:
@@ -92,13 +104,17 @@ class Door:
     def handlers(self, service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
         """Serves a service by the servicer's async methods, ``OpenStream`` by ``open_stream(request, call)``.
 
-        A unary method returns its response; a server-streaming one writes them with :meth:`Call.write`.
+        A unary method returns its response; a server-streaming one writes them with :meth:`Call.write`. The
+        request of a client-streaming one is an async iterator, which reads a message when it is asked for
+        one.
         """
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         for method in service.methods:
             handler: Handler = getattr(servicer, snake_case(method.name))
             entry = self._entry(method, handler)
-            if method.server_streaming:
+            if method.client_streaming:
+                methods[method.name] = grpc.stream_unary_rpc_method_handler(entry)
+            elif method.server_streaming:
                 methods[method.name] = grpc.unary_stream_rpc_method_handler(entry)
             else:
                 methods[method.name] = grpc.unary_unary_rpc_method_handler(entry)
@@ -106,21 +122,27 @@ class Door:
 
     def _entry(
         self, method: MethodDescriptor, handler: Handler
-    ) -> Callable[[bytes, _Context], Awaitable[bytes | None]]:
+    ) -> Callable[[Any, _Context], Awaitable[bytes | None]]:
         request_class = GetMessageClass(method.input_type)
         texts = bounded_texts(method.input_type)
 
-        async def entry(raw: bytes, context: _Context) -> bytes | None:
+        def read(raw: bytes) -> Message:
+            check_size(method.input_type, raw)
+            request = _parse(request_class, raw)
+            check_texts(request, texts)
+            return request
+
+        async def entry(raw: Any, context: _Context) -> bytes | None:
             task = _this_task()
             self._inside.add(task)
             self._empty.clear()
             try:
                 if self._draining:
                     raise Draining("the server is shutting down")
-                check_size(method.input_type, raw)
-                request = _parse(request_class, raw)
-                check_texts(request, texts)
-                response = await handler(request, _call(raw, context))
+                if method.client_streaming:
+                    response = await handler(_Requests(aiter(raw), read), _call(0, context))
+                else:
+                    response = await handler(read(raw), _call(len(raw), context))
                 return None if response is None else response.SerializeToString()
             except asyncio.CancelledError:
                 # By the door, or because the client has left; perhaps both.
@@ -154,10 +176,10 @@ def _parse(request_class: type[Message], raw: bytes) -> Message:
         raise InvalidRequest(f"the request is not a {name}: {error}", field=name) from error
 
 
-def _call(raw: bytes, context: _Context) -> Call:
+def _call(size: int, context: _Context) -> Call:
     now = time.monotonic()
     remaining = context.time_remaining()
-    return Call(len(raw), None if remaining is None else now + remaining, now, context)
+    return Call(size, None if remaining is None else now + remaining, now, context)
 
 
 def _this_task() -> asyncio.Task[Any]:

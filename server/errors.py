@@ -50,6 +50,8 @@ CODES: Final[Mapping[type[errors.RondelError], grpc.StatusCode]] = {
     errors.RollbackTooDeep: _Code.OUT_OF_RANGE,
     errors.BudgetExceeded: _Code.RESOURCE_EXHAUSTED,
     errors.QuotaExceeded: _Code.RESOURCE_EXHAUSTED,
+    errors.CorruptSnapshot: _Code.INVALID_ARGUMENT,
+    errors.UnsupportedSnapshot: _Code.FAILED_PRECONDITION,
     errors.Overloaded: _Code.UNAVAILABLE,
     errors.Draining: _Code.UNAVAILABLE,
     errors.DeadlineExpired: _Code.DEADLINE_EXCEEDED,

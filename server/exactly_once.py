@@ -22,7 +22,7 @@ from rondel.decoder.errors import (
 from rondel.decoder.options import AttendOptions
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import MAX_LENGTH
-from rondel.server.streams import Entry, Truncated
+from rondel.server.entries import Entry, Truncated
 
 Floats = NDArray[np.float32]
 

@@ -6,8 +6,9 @@ from rondel.decoder.errors import InvalidRequest, SequenceGap
 from rondel.decoder.projection import Projections
 from rondel.decoder.spec import StreamSpec
 from rondel.server.bounds import check_id
+from rondel.server.entries import Entry, Origin
 from rondel.server.exactly_once import check_generation, check_position
-from rondel.server.streams import Entry, Origin, StreamRegistry, same_streams
+from rondel.server.streams import StreamRegistry, same_streams
 from rondel.v1 import attention_pb2 as pb
 
 

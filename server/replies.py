@@ -1,7 +1,9 @@
-"""Replies that carry tensors: their parts, and their sizes before anything has been computed."""
+"""What several replies have in common: tensors, and their sizes before anything has been computed; a
+stream."""
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -9,7 +11,10 @@ from numpy.typing import NDArray
 
 from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.session import DecoderSession
+from rondel.server.entries import Entry
+from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import tensor_pb2
+from rondel.v1.specs import spec_to_message
 from rondel.v1.wire import to_tensor
 
 _RESULT_OVERHEAD: Final = 256
@@ -35,3 +40,29 @@ def check_reply(size: int, most: int) -> None:
 def optional(lse: NDArray[np.float32] | None) -> tensor_pb2.Tensor | None:
     """The message of an array, if there is one."""
     return None if lse is None else to_tensor(lse)
+
+
+def opened(entry: Entry, epoch: int, lease_ms: int) -> pb.OpenStreamResponse:
+    """What is said of a stream when it is there."""
+    session = entry.session
+    return pb.OpenStreamResponse(
+        handle=entry.handle,
+        epoch=epoch,
+        generation=session.generation,
+        committed_length=session.length,
+        max_chunk=session.max_chunk,
+        bytes_reserved=session.stats().bytes_reserved,
+        spec=spec_to_message(session.spec, in_force=True),
+        idle_lease_ms=lease_ms,
+        layer_lengths=layer_lengths(session),
+    )
+
+
+def layer_lengths(session: DecoderSession) -> list[int]:
+    """Tokens that each layer has."""
+    return [session.layer_length(layer) for layer in range(session.spec.layers)]
+
+
+def milliseconds(seconds: float) -> int:
+    """Seconds as messages have them, rounded up."""
+    return math.ceil(seconds * 1000)

@@ -72,7 +72,7 @@ class Stepping:
     ) -> int:
         """Bytes that the item's result takes. The items before it have named the streams ``named`` and take
         ``size`` bytes of the reply."""
-        session = self._streams.get(item.stream.handle, item.stream.epoch).session
+        session = self._streams.get_to_change(item.stream.handle, item.stream.epoch).session
         if session in waiting and item.stream.handle not in named:
             _carry_out(waiting)
         result.committed_length = session.length

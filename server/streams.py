@@ -13,59 +13,21 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rondel.decoder.cache.arena import Arena
-from rondel.decoder.errors import InvalidRequest, QuotaExceeded, StreamClosed, StreamNotFound
+from rondel.decoder.errors import (
+    InvalidRequest,
+    QuotaExceeded,
+    SessionBusy,
+    StreamClosed,
+    StreamNotFound,
+)
 from rondel.decoder.projection import NO_PROJECTIONS, Projections
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup, StreamSpec
 from rondel.server.bounds import check_id
+from rondel.server.entries import Closed, Entry, Imported, Origin
 
 _TOMBSTONES: Final = 4096
 """How many closed streams are remembered, to tell closed from unknown and to answer a repeated Close."""
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A stream: its session and what must be remembered about requests."""
-
-    handle: str
-    session: DecoderSession
-    open_id: str
-    last_used: float
-    origin: Origin | None = None
-    """What it is a fork of; None = it began empty."""
-    truncated: Truncated | None = None
-    """The last TruncateStream, if it had a request_id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The request that a fork was made by: a stream and its state, or a prefix by its name."""
-
-    handle: str
-    generation: int
-    length: int
-    max_new_tokens: int | None
-    prefix_name: str
-    """Of a ForkStream the name that the fork is kept as; of an OpenStream the one it begins with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truncated:
-    """A TruncateStream that was carried out."""
-
-    request_id: str
-    generation: int
-    length: int
-    new_generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """What is remembered of a closed stream."""
-
-    close_id: str
-    committed_length: int
-    bytes_released: int
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +66,8 @@ class StreamRegistry:
                     field="request_id",
                 )
             return earlier
-        return self._add(lambda: DecoderSession(spec, self.arena, projections=projections), request_id, None)
+        self.check_room()
+        return self._add(DecoderSession(spec, self.arena, projections=projections), request_id, None)
 
     def fork(self, entry: Entry, request_id: str, origin: Origin) -> Entry:
         """A new stream that begins as another one is.
@@ -113,8 +76,14 @@ class StreamRegistry:
             QuotaExceeded: there are ``max_streams`` already.
             InvalidRequest, StreamSealed, BudgetExceeded: the session cannot be forked so.
         """
-        most = origin.max_new_tokens
-        return self._add(lambda: entry.session.fork(max_new_tokens=most), request_id, origin)
+        self.check_room()
+        return self._add(entry.session.fork(max_new_tokens=origin.max_new_tokens), request_id, origin)
+
+    def adopt(self, session: DecoderSession, request_id: str, imported: Imported) -> Entry:
+        """The stream that a session has become. Raises QuotaExceeded; the session is then still the
+        caller's."""
+        self.check_room()
+        return self._add(session, request_id, imported)
 
     def keep(self, entry: Entry, prefix_name: str) -> None:
         """Give a stream a name that others may begin with."""
@@ -132,7 +101,7 @@ class StreamRegistry:
         """Whether a stream is kept under a name."""
         return name in self._prefixes
 
-    def repeated(self, request_id: str, origin: Origin | None) -> Entry | None:
+    def repeated(self, request_id: str, origin: Origin | Imported | None) -> Entry | None:
         """The stream that an earlier request of this id made, whose lease starts anew; None = there was none.
 
         Raises:
@@ -148,13 +117,20 @@ class StreamRegistry:
         earlier.last_used = self.clock()
         return earlier
 
-    def _add(self, make: Callable[[], DecoderSession], request_id: str, origin: Origin | None) -> Entry:
+    def knows(self, request_id: str) -> bool:
+        """Whether a stream is here that a request of this id made."""
+        return bool(request_id) and request_id in self._opened
+
+    def check_room(self) -> None:
+        """Raises QuotaExceeded when there are ``max_streams`` already."""
         if len(self._entries) >= self.max_streams:
             raise QuotaExceeded(
                 f"{len(self._entries)} streams are open, the limit is {self.max_streams}",
                 limit=self.max_streams,
             )
-        entry = Entry(secrets.token_urlsafe(18), make(), request_id, self.clock(), origin)
+
+    def _add(self, session: DecoderSession, request_id: str, origin: Origin | Imported | None) -> Entry:
+        entry = Entry(secrets.token_urlsafe(18), session, request_id, self.clock(), origin)
         self._entries[entry.handle] = entry
         if request_id:
             self._opened[request_id] = entry
@@ -174,6 +150,16 @@ class StreamRegistry:
                 raise StreamClosed(f"stream {handle} was closed", handle=handle)
             raise StreamNotFound(f"no stream {handle!r}", handle=handle)
         entry.last_used = self.clock()
+        return entry
+
+    def get_to_change(self, handle: str, epoch: int) -> Entry:
+        """:meth:`get` for what changes the stream. Raises SessionBusy, too, while it is being exported."""
+        entry = self.get(handle, epoch)
+        if entry.exports:
+            raise SessionBusy(
+                f"stream {handle} is being exported; it takes changes again when that has ended",
+                handle=handle,
+            )
         return entry
 
     def close(self, handle: str, epoch: int, request_id: str) -> Closed:

@@ -41,6 +41,14 @@ def test_the_example_from_embeddings_runs(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == "(5, 4, 16) 5\n"
 
 
+def test_the_example_of_snapshots_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(_example("Moving a stream"), "README.md", "exec"), {})
+    assert capsys.readouterr().out == "True\n1000 True\n"
+
+
 async def test_the_example_over_the_wire_runs(capsys: pytest.CaptureFixture[str]) -> None:
     from rondel.server.app import Server
     from rondel.server.config import ServerConfig

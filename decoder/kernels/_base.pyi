@@ -17,9 +17,7 @@ def same(
     k: NDArray[np.float32],
     v: NDArray[np.float32],
 ) -> bool: ...
-def damaged(
-    words: NDArray[np.int64], base: int, table: NDArray[np.int64], first: int, count: int
-) -> int: ...
+def damaged(words: NDArray[np.int64], base: int, table: NDArray[np.int64], first: int, count: int) -> int: ...
 def read(
     words: NDArray[np.int64],
     base: int,

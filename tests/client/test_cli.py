@@ -30,6 +30,7 @@ from rondel.server.config import ServerConfig
 
 RONDEL = [sys.executable, "-m", "rondel.client.cli"]
 COMMANDS = ["", "serve", "generate", "demo", "accuracy", "doctor", "model", "model pull", "model list"]
+COMMANDS += ["streams", "streams export", "streams import"]
 
 
 def run(*args: str) -> Result:

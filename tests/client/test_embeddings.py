@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,35 @@ def test_errors_are_those_of_a_session(client: Any, rng: np.random.Generator) ->
     stream.close()
     with pytest.raises(StreamClosed):
         stream.step_embeddings(0, x)
+
+
+def test_an_imported_stream_is_given_its_projections_anew(
+    client: Any, file: Path, rng: np.random.Generator
+) -> None:
+    """A snapshot has none in it: they are the model's, not the stream's."""
+    x = rng.standard_normal((30, 40), np.float32)
+    projections, snapshot = Projections.load(file), io.BytesIO()
+    local = DecoderSession(SPEC, Arena(budget=64 << 20), projections=projections)
+    for layer in range(2):
+        local.step_embeddings(layer, x[:20])
+    local.snapshot(snapshot)
+    streams = []
+    for name in ("tiny", ""):
+        snapshot.seek(0)
+        streams.append(client.import_stream(snapshot, projections=name))
+    got = streams[0].step_embeddings(0, x[20:])
+    with pytest.raises(ProjectionNotFound):
+        streams[1].step_embeddings(0, x[20:])
+    snapshot.seek(0)
+    back = DecoderSession.restore(snapshot, Arena(budget=64 << 20), projections=projections)
+    for session in (local, back):
+        np.testing.assert_array_equal(got, session.step_embeddings(0, x[20:]))
+    other = client.open(StreamSpec.uniform(layers=2, query_heads=1, kv_heads=1, head_dim=8, window=9))
+    unlike = io.BytesIO()
+    other.export(unlike)
+    unlike.seek(0)
+    with pytest.raises(InvalidShape):
+        client.import_stream(unlike, projections="tiny")
 
 
 def test_a_server_does_not_start_without_its_file(tmp_path: Path) -> None:

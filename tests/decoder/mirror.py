@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,7 @@ class Mirror:
             "read": lambda: session.read(0, last, last + 1),
             "truncate": lambda: session.truncate(last),
             "fork": lambda: session.fork(),
+            "snapshot": lambda: session.snapshot(BytesIO()),
         }
 
     # --- what was done --------------------------------------------------------------------------------

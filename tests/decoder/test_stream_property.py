@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from typing import Any
 
@@ -22,6 +23,7 @@ from mirror import Mirror, Refusal, refused
 from oracle import STORAGES, TIERS
 
 from rondel.decoder.cache.arena import Arena
+from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup, StreamSpec
 
 BUDGET = 48 << 20
@@ -199,6 +201,18 @@ class StreamMachine(RuleBasedStateMachine):
         else:
             assert_empty(self.arena)
             self.mirror = Mirror(spec, tier, seed, self.arena).grow(start)
+
+    @rule(tier=st.sampled_from(TIERS))
+    def snapshot_and_restore(self, tier: str) -> None:
+        """What follows is asked of the stream that was restored; it need not know."""
+        mirror, file = self.mirror, io.BytesIO()
+        mirror.session.snapshot(file)
+        mirror.session.close()
+        file.seek(0)
+        mirror.session, mirror.tier = DecoderSession.restore(file, self.arena, tier=tier), tier
+        again = io.BytesIO()
+        mirror.session.snapshot(again)
+        assert again.getvalue() == file.getvalue()
 
     # --- always ---------------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from rawclient import SPEC, Client, Failure, Tokens, item, refusal
 
-from rondel.decoder import options, rope, rope_scaling
+from rondel.decoder import options, rope, rope_scaling, snapshot
 from rondel.decoder import spec as limits
 from rondel.decoder.lm import sampling, stops
 from rondel.decoder.lm.encoder import MAX_WORD
 from rondel.decoder.spec import StreamSpec
-from rondel.server import bounds, returns
+from rondel.server import bounds, returns, transfers
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
 from rondel.v1 import attention_pb2 as pb
@@ -124,6 +124,12 @@ def power(number: int) -> str:
         ("GenerationService.Generate", f"more than {power(MAX_WORD)} characters"),
         ("GenerationService.Generate", "more than 4 MiB and 64 KiB"),
         ("AttentionService", "above 4 KiB, OpenStream requests above 1 MiB"),
+        ("AttentionService", "ImportStream requests above 1049088 bytes"),
+        ("ImportStreamRequest", "At most 1049088 bytes."),
+        (
+            "ExportStreamRequest.max_data_bytes",
+            f"from {transfers.LEAST_PIECE} to {snapshot.PIECE_BYTES} (1 MiB)",
+        ),
     ],
 )
 def test_the_protos_state_the_decoders_limits(name: str, words: str) -> None:
@@ -134,6 +140,7 @@ def test_the_sizes_of_messages_are_those_stated() -> None:
     sizes = dict(bounds.MESSAGES)
     assert sizes.pop("rondel.v1.GenerateRequest") == (4 << 20) + (64 << 10)
     assert sizes.pop("rondel.v1.OpenStreamRequest") == 1 << 20
+    assert sizes.pop("rondel.v1.ImportStreamRequest") == 1049088
     assert set(sizes.values()) == {4 << 10}
 
 

@@ -284,6 +284,40 @@ class CloseStreamResponse(_message.Message):
     bytes_released: int
     def __init__(self, committed_length: _Optional[int] = ..., bytes_released: _Optional[int] = ...) -> None: ...
 
+class ExportStreamRequest(_message.Message):
+    __slots__ = ("stream", "max_data_bytes")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    MAX_DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    max_data_bytes: int
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., max_data_bytes: _Optional[int] = ...) -> None: ...
+
+class ExportStreamResponse(_message.Message):
+    __slots__ = ("data", "total_bytes")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    total_bytes: int
+    def __init__(self, data: _Optional[bytes] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+
+class ImportStreamRequest(_message.Message):
+    __slots__ = ("data", "request_id", "projections")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    request_id: str
+    projections: str
+    def __init__(self, data: _Optional[bytes] = ..., request_id: _Optional[str] = ..., projections: _Optional[str] = ...) -> None: ...
+
+class ImportStreamResponse(_message.Message):
+    __slots__ = ("opened", "total_bytes")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    opened: OpenStreamResponse
+    total_bytes: int
+    def __init__(self, opened: _Optional[_Union[OpenStreamResponse, _Mapping]] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -309,18 +343,20 @@ class GetServerInfoResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ..., projections: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms")
+    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms", "stall_timeout_ms")
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STREAMS_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_ITEMS_FIELD_NUMBER: _ClassVar[int]
     IDLE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    STALL_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     max_message_bytes: int
     max_streams: int
     max_queue_bytes: int
     max_step_items: int
     idle_lease_ms: int
-    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ...) -> None: ...
+    stall_timeout_ms: int
+    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class MemoryInfo(_message.Message):
     __slots__ = ("budget", "reserved", "resident", "shared")

@@ -36,7 +36,8 @@ class AttentionServiceStub:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival.
+    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
+    may be repeated later.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
@@ -46,8 +47,9 @@ class AttentionServiceStub:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
-    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
+    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
+    1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel):
@@ -101,6 +103,16 @@ class AttentionServiceStub:
                 request_serializer=rondel_dot_v1_dot_attention__pb2.CloseStreamRequest.SerializeToString,
                 response_deserializer=rondel_dot_v1_dot_attention__pb2.CloseStreamResponse.FromString,
                 _registered_method=True)
+        self.ExportStream = channel.unary_stream(
+                '/rondel.v1.AttentionService/ExportStream',
+                request_serializer=rondel_dot_v1_dot_attention__pb2.ExportStreamRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_attention__pb2.ExportStreamResponse.FromString,
+                _registered_method=True)
+        self.ImportStream = channel.stream_unary(
+                '/rondel.v1.AttentionService/ImportStream',
+                request_serializer=rondel_dot_v1_dot_attention__pb2.ImportStreamRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_attention__pb2.ImportStreamResponse.FromString,
+                _registered_method=True)
         self.GetServerInfo = channel.unary_unary(
                 '/rondel.v1.AttentionService/GetServerInfo',
                 request_serializer=rondel_dot_v1_dot_attention__pb2.GetServerInfoRequest.SerializeToString,
@@ -119,7 +131,8 @@ class AttentionServiceServicer:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival.
+    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
+    may be repeated later.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
@@ -129,8 +142,9 @@ class AttentionServiceServicer:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
-    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
+    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
+    1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def OpenStream(self, request, context):
@@ -216,6 +230,26 @@ class AttentionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportStream(self, request, context):
+        """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
+        bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
+        SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+        (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
+        it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportStream(self, request_iterator, context):
+        """Makes a new stream of a snapshot, whole or not at all: it can be seen once the last byte was found right. Fails
+        as OpenStream does, and with CORRUPT_SNAPSHOT; UNSUPPORTED_SNAPSHOT (of a newer version); INVALID_REQUEST. A
+        caller that sends nothing for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetServerInfo(self, request, context):
         """Tells the server's version, limits and memory. Does not fail.
         """
@@ -271,6 +305,16 @@ def add_AttentionServiceServicer_to_server(servicer, server):
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.CloseStreamRequest.FromString,
                     response_serializer=rondel_dot_v1_dot_attention__pb2.CloseStreamResponse.SerializeToString,
             ),
+            'ExportStream': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportStream,
+                    request_deserializer=rondel_dot_v1_dot_attention__pb2.ExportStreamRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_attention__pb2.ExportStreamResponse.SerializeToString,
+            ),
+            'ImportStream': grpc.stream_unary_rpc_method_handler(
+                    servicer.ImportStream,
+                    request_deserializer=rondel_dot_v1_dot_attention__pb2.ImportStreamRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_attention__pb2.ImportStreamResponse.SerializeToString,
+            ),
             'GetServerInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetServerInfo,
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.GetServerInfoRequest.FromString,
@@ -295,7 +339,8 @@ class AttentionService:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival.
+    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
+    may be repeated later.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
@@ -305,8 +350,9 @@ class AttentionService:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
-    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
+    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
+    1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @staticmethod
@@ -542,6 +588,60 @@ class AttentionService:
             '/rondel.v1.AttentionService/CloseStream',
             rondel_dot_v1_dot_attention__pb2.CloseStreamRequest.SerializeToString,
             rondel_dot_v1_dot_attention__pb2.CloseStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rondel.v1.AttentionService/ExportStream',
+            rondel_dot_v1_dot_attention__pb2.ExportStreamRequest.SerializeToString,
+            rondel_dot_v1_dot_attention__pb2.ExportStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/rondel.v1.AttentionService/ImportStream',
+            rondel_dot_v1_dot_attention__pb2.ImportStreamRequest.SerializeToString,
+            rondel_dot_v1_dot_attention__pb2.ImportStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

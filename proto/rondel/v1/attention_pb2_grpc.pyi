@@ -37,7 +37,8 @@ class AttentionServiceStub:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival.
+    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
+    may be repeated later.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
@@ -47,8 +48,9 @@ class AttentionServiceStub:
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
-    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
+    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
+    1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @_typing.overload
@@ -101,6 +103,18 @@ class AttentionServiceStub:
     """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
     idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
     """
+    ExportStream: _grpc.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]
+    """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
+    bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
+    SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+    (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
+    it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
+    """
+    ImportStream: _grpc.StreamUnaryMultiCallable[_attention_pb2.ImportStreamRequest, _attention_pb2.ImportStreamResponse]
+    """Makes a new stream of a snapshot, whole or not at all: it can be seen once the last byte was found right. Fails
+    as OpenStream does, and with CORRUPT_SNAPSHOT; UNSUPPORTED_SNAPSHOT (of a newer version); INVALID_REQUEST. A
+    caller that sends nothing for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+    """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_attention_pb2.GetServerInfoRequest, _attention_pb2.GetServerInfoResponse]
     """Tells the server's version, limits and memory. Does not fail."""
 
@@ -116,7 +130,8 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival.
+    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
+    may be repeated later.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
@@ -126,8 +141,9 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
-    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
+    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
+    1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -177,6 +193,18 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
     idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
     """
+    ExportStream: _aio.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]  # type: ignore[assignment]
+    """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
+    bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
+    SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+    (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
+    it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
+    """
+    ImportStream: _aio.StreamUnaryMultiCallable[_attention_pb2.ImportStreamRequest, _attention_pb2.ImportStreamResponse]  # type: ignore[assignment]
+    """Makes a new stream of a snapshot, whole or not at all: it can be seen once the last byte was found right. Fails
+    as OpenStream does, and with CORRUPT_SNAPSHOT; UNSUPPORTED_SNAPSHOT (of a newer version); INVALID_REQUEST. A
+    caller that sends nothing for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+    """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_attention_pb2.GetServerInfoRequest, _attention_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """Tells the server's version, limits and memory. Does not fail."""
 
@@ -191,7 +219,8 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival.
+    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
+    may be repeated later.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
@@ -201,8 +230,9 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream and
-    GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
+    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
+    1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @_abc_1.abstractmethod
@@ -303,6 +333,30 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_attention_pb2.CloseStreamResponse, _abc.Awaitable[_attention_pb2.CloseStreamResponse]]:
         """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
         idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportStream(
+        self,
+        request: _attention_pb2.ExportStreamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_attention_pb2.ExportStreamResponse], _abc.AsyncIterator[_attention_pb2.ExportStreamResponse]]:
+        """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
+        bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
+        SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+        (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
+        it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
+        """
+
+    @_abc_1.abstractmethod
+    def ImportStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_attention_pb2.ImportStreamRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_attention_pb2.ImportStreamResponse, _abc.Awaitable[_attention_pb2.ImportStreamResponse]]:
+        """Makes a new stream of a snapshot, whole or not at all: it can be seen once the last byte was found right. Fails
+        as OpenStream does, and with CORRUPT_SNAPSHOT; UNSUPPORTED_SNAPSHOT (of a newer version); INVALID_REQUEST. A
+        caller that sends nothing for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
         """
 
     @_abc_1.abstractmethod
