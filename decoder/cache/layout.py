@@ -127,6 +127,8 @@ class RingLayout:
 
     def rewritten(self, claimed: int, end: int) -> list[int]:
         """The ring's pages that lose an old lap when a layer that has claimed ``claimed`` claims ``end``."""
+        if end - self.group.sinks <= self.capacity:
+            return []
         first = max(self.capacity, round_up(max(0, claimed - self.group.sinks), PAGE_SLOTS)) // PAGE_SLOTS
         stop = round_up(max(0, end - self.group.sinks), PAGE_SLOTS) // PAGE_SLOTS
         return [page % self.ring_pages for page in range(first, min(stop, first + self.ring_pages))]
