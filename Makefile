@@ -22,12 +22,13 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks accuracy conformance .venv
+.PHONY: help demo test test-deep test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks accuracy conformance .venv
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo     a language model answers a question, its attention computed by a Rondel server'
 	@echo 'make test     the test suite'
+	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream, 100,000 streams, ten minutes of 200'
 	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
 	@echo 'make lint     ruff: rules and formatting'
 	@echo 'make types    mypy --strict, and stubtest of the compiled modules'
@@ -54,6 +55,10 @@ demo: .venv
 
 test: .venv
 	$(BIN)/python -m pytest
+
+# Minutes, not seconds: see the tests marked slow. RONDEL_SOAK_SECONDS=600 is how long the soak lasts.
+test-deep: .venv
+	$(BIN)/python -m pytest -m slow -s
 
 # The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
 # (gcc 12 for AArch64 breaks down over vectorising the test's own scalar loops.)
