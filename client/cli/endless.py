@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -26,7 +25,7 @@ _COLUMNS: Final = (
     ("ratio", "ppl_ratio", "{:.4f}".format),
     ("without sinks", "ppl_ratio_no_sinks", "{:.4f}".format),
 )
-"""What is shown of a segment: as which column, under which name in the JSON (positions aside), how written."""
+"""What is shown of a segment: as which column, under which name in the JSON, and how written."""
 
 
 def endless(
@@ -48,9 +47,9 @@ def endless(
 
     At sampled positions the perplexity of the next token is put beside that of the same model run on the last
     window + sinks tokens from scratch; ratio is the stream's over that, "without sinks" the same for a stream
-    whose window is as large and that has no sinks. Also measured: memory when the ring has gone round once and
-    at the end, and the time per token at the end beside that of a stream which has just gone round, the two
-    taking turns. Prints a table, then one line of JSON.
+    without sinks whose window is as large. Also measured: memory when the ring has gone round once and at the
+    end, and the time per token at the end beside that of a stream which has just gone round, the two taking
+    turns. Prints a table, then one line of JSON.
     """
     content = read_text(text)
     with wrong_usage():

@@ -1,9 +1,9 @@
 """A text of any length as one stream with a window and sinks, beside the same predictions from scratch.
 
-The stream never forgets its first tokens and always sees its last; the model is told distances in the cache
-only (StreamingLLM, arXiv 2309.17453). At sampled positions its prediction is put beside that of the same model
-run on the last window + sinks tokens alone. A second stream, with a window as large and no sinks, shows what
-they are for.
+The stream never forgets its first tokens and always sees its last; all that the model is told are distances
+in the cache (StreamingLLM, arXiv 2309.17453). At sampled positions its prediction is put beside that of the
+same model run on the last window + sinks tokens alone. A second stream, with a window as large and no sinks,
+shows what they are for.
 
 The two are not the same computation: what the window has of a token was computed when that token's own window
 lay further back, so a deep model's stream remembers more than window + sinks tokens.
@@ -142,32 +142,36 @@ def measure(
     with open_stream(bare) as stream:
         bare_surprises = np.concatenate(list(_predictions(model, tokens, stream, wanted, report)))
     scratch = np.concatenate([from_scratch(int(at)) for at in wanted])
-    joined = np.concatenate(surprises)
-    segments, end = [], 0
-    for number, positions in enumerate(places):
-        rows = slice(end, end + len(positions))
-        end = rows.stop
-        if len(positions):
-            segments.append(
-                Segment(
-                    start=number * segment,
-                    stop=min(len(tokens), (number + 1) * segment),
-                    positions=tuple(positions.tolist()),
-                    stream=joined[rows],
-                    no_sinks=bare_surprises[rows],
-                    recomputed=scratch[rows],
-                )
-            )
+    segments = _segments(places, segment, len(tokens), np.concatenate(surprises), bare_surprises, scratch)
     return Endless(
         tokens=len(tokens),
         window=window,
         sinks=sinks,
         storage=storage,
-        segments=tuple(segments),
+        segments=segments,
         wrapped=wrapped,
         ended=ended,
         fresh_seconds=fresh_seconds,
         long_seconds=long_seconds,
+    )
+
+
+def _segments(
+    places: Sequence[Positions], segment: int, tokens: int, stream: Wide, no_sinks: Wide, recomputed: Wide
+) -> tuple[Segment, ...]:
+    """The surprises [wanted positions] by stretches of the text, those without any left out."""
+    ends = np.cumsum([len(positions) for positions in places]).tolist()
+    return tuple(
+        Segment(
+            start=number * segment,
+            stop=min(tokens, (number + 1) * segment),
+            positions=tuple(positions.tolist()),
+            stream=stream[end - len(positions) : end],
+            no_sinks=no_sinks[end - len(positions) : end],
+            recomputed=recomputed[end - len(positions) : end],
+        )
+        for number, (positions, end) in enumerate(zip(places, ends, strict=True))
+        if len(positions)
     )
 
 

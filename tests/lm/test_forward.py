@@ -183,7 +183,9 @@ def test_a_stream_of_another_shape_is_refused(
 def test_a_spec_beyond_the_context_is_refused(tiny: LanguageModel) -> None:
     assert tiny.spec().max_length == 300
     for options in ({}, {"window": 301}, {"window": 297, "sinks": 4}):
-        with pytest.raises(InvalidSpec, match="context of 300 unless window and sinks lie within it, got 301"):
+        with pytest.raises(
+            InvalidSpec, match="context of 300 unless window and sinks lie within it, got 301"
+        ):
             tiny.spec(max_length=301, **options)
     assert tiny.spec(max_length=301, window=296, sinks=4).max_length == 301
 
