@@ -39,7 +39,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.kernels": (_ERRORS, f"{_DECODER}.kernels"),
     f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),
-    f"{_DECODER}.stats": (f"{_DECODER}.cache",),
+    f"{_DECODER}.quality": (),
+    f"{_DECODER}.appraisal": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "quality"))),
+    f"{_DECODER}.stats": (f"{_DECODER}.cache", f"{_DECODER}.quality"),
     f"{_DECODER}.tensor_file": (_ERRORS,),
     f"{_DECODER}.projection": (
         _ERRORS,
@@ -70,7 +72,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.machine": (),
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
-    f"{_DECODER}.view": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "stats", "turn", "writer"))),
+    f"{_DECODER}.view": (
+        _SPEC,
+        *(f"{_DECODER}.{name}" for name in ("appraisal", "cache", "quality", "stats", "turn", "writer")),
+    ),
     f"{_DECODER}.session": tuple(
         f"{_DECODER}.{name}"
         for name in (
@@ -87,7 +92,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *(f"{_DECODER}.rope_scaling", f"{_DECODER}.explanation", "rondel.v1"),
     ),
     "rondel.server": ("rondel.v1", _DECODER, "rondel.server"),
-    "rondel.client": ("rondel.v1", _ERRORS, _SPEC, _OPTIONS, f"{_DECODER}.explanation", "rondel.client"),
+    "rondel.client": (
+        *("rondel.v1", _ERRORS, _SPEC, _OPTIONS),
+        *(f"{_DECODER}.explanation", f"{_DECODER}.quality", "rondel.client"),
+    ),
     "rondel.client.cli": ("rondel",),
 }
 # The package's version is a leaf that every room may read.

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.errors import InvalidRequest
+from rondel.decoder.quality import Quality
 from rondel.decoder.session import DecoderSession
-from rondel.v1 import tensor_pb2
+from rondel.v1 import attention_pb2, tensor_pb2
 from rondel.v1.wire import to_tensor
 
 _RESULT_OVERHEAD: Final = 256
@@ -35,3 +36,15 @@ def check_reply(size: int, most: int) -> None:
 def optional(lse: NDArray[np.float32] | None) -> tensor_pb2.Tensor | None:
     """The message of an array, if there is one."""
     return None if lse is None else to_tensor(lse)
+
+
+def quality_to_message(quality: Quality | None) -> attention_pb2.StreamQuality | None:
+    """The message of what was found out about a stream's keys, if anything was."""
+    if quality is None:
+        return None
+    return attention_pb2.StreamQuality(
+        score_error=quality.score_error,
+        worst_layer=quality.worst_layer,
+        outlier_ratio=quality.outlier_ratio,
+        capped_channels=quality.capped_channels,
+    )

@@ -33,6 +33,8 @@ class Entry:
     last_used: float
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
+    worried: bool = False
+    """The log has been told that the keys do not suit the storage."""
 
 
 @dataclass(frozen=True, slots=True)
