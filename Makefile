@@ -22,7 +22,7 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-deep test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks accuracy conformance .venv
+.PHONY: help demo test test-deep test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks accuracy endless conformance .venv
 .DEFAULT_GOAL := help
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo 'make bench-traffic  does its time follow the bytes or the arithmetic?'
 	@echo 'make bench-forks  what a thousand continuations of one prompt cost, in bytes and in time'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
+	@echo 'make endless   a whole text as one stream with a window and sinks, beside recomputation (TEXT=FILE, an hour)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
 	@echo 'make debug    rebuild the kernels with checks on (make ext puts the fast ones back)'
 	@echo 'make clean    remove everything that make has made'
@@ -106,6 +107,11 @@ CHUNKS = $(if $(filter LICENSE,$(TEXT)),2,8)
 accuracy: .venv
 	$(BIN)/rondel model pull smollm2-135m
 	$(BIN)/rondel accuracy --text '$(TEXT)' --chunks $(CHUNKS) $(ACCURACY_ARGS)
+
+# The text must be longer than window and sinks, 1,024 tokens together; the LICENSE shows that all works.
+endless: .venv
+	$(BIN)/rondel model pull smollm2-135m
+	$(BIN)/rondel endless --text '$(TEXT)' $(ENDLESS_ARGS)
 
 # onnx has an environment of its own too: it is no dependency of ours.
 $(CONFORMANCE)/.built: pyproject.toml setup.py

@@ -119,9 +119,9 @@ class AsyncStream(AsyncExportedStream):
         """Let nothing change the stream from now on. Raises SequenceGap, StaleGeneration."""
         await self._channel.run(self._seal())
 
-    async def stats(self) -> StreamStats:
-        """What the stream holds on the server."""
-        return await self._channel.run(self._stats())
+    async def stats(self, *, quality: bool = False) -> StreamStats:
+        """What the stream holds on the server; with ``quality`` also what int8 storage makes of its keys."""
+        return await self._channel.run(self._stats(quality))
 
     async def close(self) -> None:
         """End the stream and give its memory back. Closing again does nothing."""

@@ -185,9 +185,9 @@ class StreamCore(StreamState):
             reply = yield from ask(calls.SEAL, request)
             self._length = reply.committed_length
 
-    def _stats(self) -> Steps[StreamStats]:
+    def _stats(self, quality: bool) -> Steps[StreamStats]:
         with self.alone():
-            reply = yield from ask(calls.GET, pb.GetStreamRequest(stream=self._ref))
+            reply = yield from ask(calls.GET, pb.GetStreamRequest(stream=self._ref, quality=quality))
             return stats_of(reply)
 
     def leave_open(self) -> None:

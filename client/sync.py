@@ -118,9 +118,9 @@ class Stream(ExportedStream):
         """Let nothing change the stream from now on. Raises SequenceGap, StaleGeneration."""
         self._channel.run(self._seal())
 
-    def stats(self) -> StreamStats:
-        """What the stream holds on the server."""
-        return self._channel.run(self._stats())
+    def stats(self, *, quality: bool = False) -> StreamStats:
+        """What the stream holds on the server; with ``quality`` also what int8 storage makes of its keys."""
+        return self._channel.run(self._stats(quality))
 
     def close(self) -> None:
         """End the stream and give its memory back. Closing again does nothing."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rondel.decoder.errors import RondelError
 from rondel.decoder.options import AttendOptions
+from rondel.decoder.quality import Quality
 from rondel.v1 import attention_pb2 as pb
 
 Array = NDArray[np.float32]
@@ -56,6 +57,8 @@ class StreamStats:
     bits_per_value: float
     pages: int
     sealed: bool
+    quality: Quality | None = None
+    """What int8 storage makes of the keys, if that was asked for and there are keys to tell by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +86,14 @@ def stats_of(reply: pb.GetStreamResponse) -> StreamStats:
         bits_per_value=reply.bits_per_value,
         pages=reply.pages,
         sealed=reply.sealed,
+        quality=_quality_of(reply.quality) if reply.HasField("quality") else None,
+    )
+
+
+def _quality_of(message: pb.StreamQuality) -> Quality:
+    return Quality(
+        score_error=message.score_error,
+        worst_layer=message.worst_layer,
+        outlier_ratio=message.outlier_ratio,
+        capped_channels=message.capped_channels,
     )

@@ -65,6 +65,14 @@ def memory(*, root: Path = Path("/")) -> Memory:
     )
 
 
+def resident(*, root: Path = Path("/")) -> int | None:
+    """Bytes of this process that are in memory now (not the most there ever were); None = not told."""
+    fields = _read(root / "proc/self/statm").split()
+    if len(fields) < 2 or not fields[1].isdigit():
+        return None
+    return int(fields[1]) * os.sysconf("SC_PAGESIZE")
+
+
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """Folders of this process's group and of all above it; ``controller`` is empty for version 2."""
     for line in _read(root / "proc/self/cgroup").splitlines():

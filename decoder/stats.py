@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
+from rondel.decoder.quality import Quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class SessionStats:
     bytes_shared: int
     bits_per_value: float
     sealed: bool
+    quality: Quality | None = None
+    """What int8 storage makes of the keys, if that was asked for and there are keys to tell by."""
 
 
 def stats_of(

@@ -40,7 +40,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.kernels": (_ERRORS, f"{_DECODER}.kernels"),
     f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),
-    f"{_DECODER}.stats": (f"{_DECODER}.cache",),
+    f"{_DECODER}.quality": (),
+    f"{_DECODER}.appraisal": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "quality"))),
+    f"{_DECODER}.stats": (f"{_DECODER}.cache", f"{_DECODER}.quality"),
     f"{_DECODER}.tensor_file": (_ERRORS,),
     f"{_DECODER}.projection": (
         _ERRORS,
@@ -71,7 +73,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.machine": (),
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
-    f"{_DECODER}.view": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "stats", "turn", "writer"))),
+    f"{_DECODER}.view": (
+        _SPEC,
+        *(f"{_DECODER}.{name}" for name in ("appraisal", "cache", "quality", "stats", "turn", "writer")),
+    ),
     f"{_DECODER}.readable": tuple(
         f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "kernels", "view")
     ),
@@ -106,8 +111,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "rondel.server": ("rondel.v1", _DECODER, "rondel.server"),
     "rondel.client": (
-        *("rondel.v1", _ERRORS, _SPEC, _OPTIONS, _BINARY, f"{_DECODER}.explanation"),
-        "rondel.client",
+        *("rondel.v1", _ERRORS, _SPEC, _OPTIONS, _BINARY),
+        *(f"{_DECODER}.explanation", f"{_DECODER}.quality", "rondel.client"),
     ),
     "rondel.client.cli": ("rondel",),
 }

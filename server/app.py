@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 from rondel import __version__
 from rondel.decoder import kernels
 from rondel.decoder.cache.arena import Arena
+from rondel.decoder.quality import QualityWarning
 from rondel.server.attention import AttentionService
 from rondel.server.config import ServerConfig
 from rondel.server.door import Door
@@ -215,6 +217,8 @@ def serve(config: ServerConfig, *, on_ready: Callable[[Server], None] | None = N
         ModelError, BudgetExceeded: the model or a file of projections cannot be used.
     """
     # Before any object of grpc.aio exists: configuring it later can deadlock with their finalisers.
+    # The log tells it with the stream's handle.
+    warnings.simplefilter("ignore", QualityWarning)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         left_behind = asyncio.run(_serve(config, on_ready))

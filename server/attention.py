@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TypeVar
@@ -15,7 +16,15 @@ from rondel.server.config import ServerConfig
 from rondel.server.door import Call
 from rondel.server.entries import Entry
 from rondel.server.projections import ProjectionSets
-from rondel.server.replies import check_reply, layer_lengths, milliseconds, opened, optional, reply_bytes
+from rondel.server.replies import (
+    check_reply,
+    layer_lengths,
+    milliseconds,
+    opened,
+    optional,
+    quality_to_message,
+    reply_bytes,
+)
 from rondel.server.scheduler import Scheduler
 from rondel.server.stepping import Stepping
 from rondel.server.streams import StreamRegistry
@@ -24,6 +33,8 @@ from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import options_from_message
 from rondel.v1.specs import spec_from_message, spec_to_message
 from rondel.v1.wire import from_tensor, to_tensor
+
+log = logging.getLogger("rondel.server")
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -176,8 +187,12 @@ class AttentionService:
         return pb.TruncateStreamResponse(generation=session.generation, committed_length=session.length)
 
     def _get(self, request: pb.GetStreamRequest) -> pb.GetStreamResponse:
-        session = self._entry(request.stream).session
-        stats = session.stats()
+        entry = self._entry(request.stream)
+        session = entry.session
+        stats = session.stats(quality=request.quality)
+        if stats.quality is not None and stats.quality.worrying and not entry.worried:
+            entry.worried = True
+            log.warning("the keys of stream %s do not suit its storage: %s", entry.handle, stats.quality)
         return pb.GetStreamResponse(
             spec=spec_to_message(session.spec, in_force=True),
             epoch=self._streams.epoch,
@@ -193,6 +208,7 @@ class AttentionService:
             bits_per_value=stats.bits_per_value,
             pages=stats.pages,
             sealed=stats.sealed,
+            quality=quality_to_message(stats.quality),
         )
 
     def _close(self, request: pb.CloseStreamRequest) -> pb.CloseStreamResponse:

@@ -19,6 +19,8 @@ class Entry:
     """What it was made from; None = it began empty."""
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
+    worried: bool = False
+    """The log has been told that the keys do not suit the storage."""
     exports: int = 0
     """How many exports of it are at work. Nothing may change it meanwhile."""
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.errors import InvalidRequest
+from rondel.decoder.quality import Quality
 from rondel.decoder.session import DecoderSession
 from rondel.server.entries import Entry
 from rondel.v1 import attention_pb2 as pb
@@ -66,3 +67,15 @@ def layer_lengths(session: DecoderSession) -> list[int]:
 def milliseconds(seconds: float) -> int:
     """Seconds as messages have them, rounded up."""
     return math.ceil(seconds * 1000)
+
+
+def quality_to_message(quality: Quality | None) -> pb.StreamQuality | None:
+    """The message of what was found out about a stream's keys, if anything was."""
+    if quality is None:
+        return None
+    return pb.StreamQuality(
+        score_error=quality.score_error,
+        worst_layer=quality.worst_layer,
+        outlier_ratio=quality.outlier_ratio,
+        capped_channels=quality.capped_channels,
+    )

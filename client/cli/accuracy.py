@@ -10,6 +10,7 @@ from rich.table import Table
 
 from rondel.client.cli.output import out, print_json, print_note, progress
 from rondel.client.cli.signals import nothing_to_undo
+from rondel.client.cli.text_file import read_text
 from rondel.client.cli.usage import WrongUsage
 from rondel.decoder.lm.registry import DEFAULT_MODEL, resolve
 
@@ -58,7 +59,7 @@ def accuracy(
     also continued greedily: first_divergence is the index of the first token that differs, or
     --greedy-tokens when none does. Prints a table, then one line of JSON.
     """
-    content = _read(text)
+    content = read_text(text)
     if plot is not None:
         _check_plot(plot)
     with nothing_to_undo():
@@ -91,16 +92,6 @@ def accuracy(
 
         write(plot, title, measured)
         print_note(f"the plot is in {plot}")
-
-
-def _read(path: Path) -> str:
-    try:
-        # Not read_text, which would turn line ends into others.
-        return path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise WrongUsage(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
-    except OSError as error:
-        raise WrongUsage(f"the text cannot be read: {error}") from None
 
 
 def _check_plot(path: Path) -> None:

@@ -18,6 +18,7 @@ from rondel.client.cli import model, streams
 from rondel.client.cli.accuracy import accuracy
 from rondel.client.cli.demo import demo
 from rondel.client.cli.doctor import doctor
+from rondel.client.cli.endless import endless
 from rondel.client.cli.generate import generate
 from rondel.client.cli.output import err, print_error
 from rondel.client.cli.serve import serve
@@ -78,6 +79,7 @@ app.command()(serve)
 app.command()(generate)
 app.command()(demo)
 app.command()(accuracy)
+app.command()(endless)
 app.command()(doctor)
 app.add_typer(model.app, name="model")
 app.add_typer(streams.app, name="streams")

@@ -81,16 +81,13 @@ class LanguageModel:
     ) -> StreamSpec:
         """The spec of a stream for this model; ``max_length`` defaults to the model's context.
 
+        It may be larger with a window that lies, sinks included, within the context: see :meth:`limit`.
+
         Raises:
-            InvalidSpec: an option is impossible, or max_length is beyond the context.
+            InvalidSpec: an option is impossible, or max_length is beyond what the model can look over.
         """
         c = self.config
-        if max_length is not None and max_length > c.context_length:
-            raise InvalidSpec(
-                f"max_length is at most the model's context of {c.context_length}, got {max_length}",
-                field="max_length",
-            )
-        return StreamSpec.uniform(
+        spec = StreamSpec.uniform(
             layers=c.layers,
             query_heads=c.query_heads,
             kv_heads=c.kv_heads,
@@ -104,17 +101,40 @@ class LanguageModel:
             rope=c.rope,
             max_length=c.context_length if max_length is None else max_length,
         )
+        if self.limit(spec) < spec.length_limit:
+            raise InvalidSpec(
+                f"max_length is at most the model's context of {c.context_length} unless window and sinks "
+                f"lie within it, got {max_length} with window={window}, sinks={sinks}",
+                field="max_length",
+            )
+        return spec
+
+    def limit(self, spec: StreamSpec) -> int:
+        """How many tokens such a stream takes from this model in all.
+
+        What the model was trained for are distances, since nothing but the rope knows a position. Where the
+        sinks and the window of every layer lie within its context, no key is ever further away than the
+        model has seen (the sinks are scored as if they lay right before the window, arXiv 2309.17453), and
+        only the stream's own limit holds. Any other stream ends with the context.
+        """
+        widths = (
+            None if group.window is None else group.sinks + group.window + group.window_right
+            for group in spec.groups
+        )
+        if all(width is not None and width <= self.context_length for width in widths):
+            return spec.length_limit
+        return min(self.context_length, spec.length_limit)
 
     def room(self, stream: AttentionStream) -> int:
         """How many tokens the stream can still take from this model."""
-        return min(self.context_length, stream.spec.length_limit) - stream.length
+        return self.limit(stream.spec) - stream.length
 
     def check(self, tokens: Sequence[int], stream: AttentionStream) -> NDArray[np.int64]:
         """The tokens as an array [n], if :meth:`forward` can take them. Changes nothing.
 
         Raises:
             InvalidRequest: no tokens, or an id that is not in the vocabulary.
-            LengthExceeded: more than the stream or the model's context has room for.
+            LengthExceeded: more than there is :meth:`room` for.
             InvalidSpec: the stream was made for another model.
         """
         try:
@@ -139,7 +159,7 @@ class LanguageModel:
                 field="groups",
             )
         if ids.size > self.room(stream):
-            limit = min(self.context_length, stream.spec.length_limit)
+            limit = self.limit(stream.spec)
             raise LengthExceeded(
                 f"got {ids.size} tokens at position {stream.length}, expected at most {limit} in all",
                 limit=limit,

@@ -29,7 +29,18 @@ from rondel.decoder.lm.registry import KnownModel
 from rondel.server.config import ServerConfig
 
 RONDEL = [sys.executable, "-m", "rondel.client.cli"]
-COMMANDS = ["", "serve", "generate", "demo", "accuracy", "doctor", "model", "model pull", "model list"]
+COMMANDS = [
+    "",
+    "serve",
+    "generate",
+    "demo",
+    "accuracy",
+    "endless",
+    "doctor",
+    "model",
+    "model pull",
+    "model list",
+]
 COMMANDS += ["streams", "streams export", "streams import"]
 
 

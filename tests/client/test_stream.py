@@ -117,6 +117,8 @@ def test_layer_calls_equal_the_session(pair: tuple[Any, DecoderSession], rng: np
     same(stream.attend(0, q, position=stream.length - 5), session.attend(0, q, position=stream.length - 5))
     assert stream.stats().bytes_resident == session.stats().bytes_resident
     assert stream.stats().layer_lengths == tuple(map(session.layer_length, range(session.spec.layers)))
+    assert stream.stats().quality is None
+    assert stream.stats(quality=True).quality == session.stats(quality=True).quality
 
 
 @pytest.mark.parametrize("pair", [WINDOWED, WHOLE], indirect=True, ids=["windowed", "whole"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rondel.decoder.machine import Cores, cores, memory
+from rondel.decoder.machine import Cores, cores, memory, resident
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
@@ -88,3 +88,18 @@ def test_memory(files: dict[str, str], limit: int | None, tmp_path: Path) -> Non
     )
     found = memory(root=root)
     assert (found.total, found.available, found.limit) == (2 << 20, 1 << 20, limit)
+
+
+def test_resident_memory_is_that_of_now(tmp_path: Path) -> None:
+    before = resident()
+    block = bytearray(b"x") * (64 << 20)
+    during = resident()
+    del block
+    after = resident()
+    if before is None or during is None or after is None:
+        pytest.fail("this system does not say")
+    assert 48 << 20 < during - before < 96 << 20
+    assert after < during - (48 << 20)
+    root = lay(tmp_path, {"proc/self/statm": "1000 25 3 4 0 5 0\n"})
+    assert resident(root=root) == 25 * os.sysconf("SC_PAGESIZE")
+    assert resident(root=tmp_path / "nowhere") is None

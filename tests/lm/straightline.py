@@ -13,16 +13,27 @@ from rondel.decoder.spec import StreamSpec
 Wide = NDArray[np.float64]
 
 
-def attention(q: Wide, k: Wide, v: Wide) -> Wide:
-    """Causal attention of the last len(q) positions, one query row and head at a time."""
+def attention(
+    q: Wide, k: Wide, v: Wide, *, window: int | None = None, sinks: int = 0, q_sinks: Wide | None = None
+) -> Wide:
+    """Causal attention of the last len(q) positions, one query row and head at a time.
+
+    With a window: over its positions and the first ``sinks``; those before it are asked by ``q_sinks``.
+    """
     n, heads, dim = q.shape
     out = np.zeros((n, heads, v.shape[2]))
     for row in range(n):
         seen = len(k) - n + row + 1
+        start = 0 if window is None else max(0, seen - window)
+        far = min(sinks, start)
         for head in range(heads):
             kv = head // (heads // k.shape[1])
-            weights = np.exp(k[:seen, kv] @ q[row, head] / np.sqrt(dim))
-            out[row, head] = weights @ v[:seen, kv] / weights.sum()
+            scores = k[start:seen, kv] @ q[row, head]
+            if far and q_sinks is not None:
+                scores = np.concatenate([k[:far, kv] @ q_sinks[row, head], scores])
+            weights = np.exp(scores / np.sqrt(dim))
+            values = np.concatenate([v[:far, kv], v[start:seen, kv]])
+            out[row, head] = weights @ values / weights.sum()
     return out
 
 
@@ -59,8 +70,10 @@ def logits(
     factor: float = 1.0,
     factors: Sequence[float] | None = None,
     magnitude: float = 1.0,
+    window: int | None = None,
+    sinks: int = 0,
 ) -> Wide:
-    """Logits after every token, [n, vocab]."""
+    """Logits after every token, [n, vocab]; with a window, as a stream with that many sinks sees them."""
     w = {name: weight.astype(np.float64) for name, weight in weights.items()}
     turn = partial(rotate, base=base, dim=rope_dim, factor=factor, factors=factors, magnitude=magnitude)
 
@@ -77,7 +90,12 @@ def logits(
         q = (h @ w[f"{b}.attn_q.weight"].T).reshape(n, heads, -1)
         k = (h @ w[f"{b}.attn_k.weight"].T).reshape(n, kv_heads, -1)
         v = (h @ w[f"{b}.attn_v.weight"].T).reshape(n, kv_heads, -1)
-        x = x + attention(turn(q), turn(k), v).reshape(n, -1) @ w[f"{b}.attn_output.weight"].T
+        far = None
+        if window is not None:  # sinks are as far away as they can be in the cache, not in the text
+            last = sinks + window - 1
+            far = np.concatenate([turn(q[p : p + 1], first=min(p, last)) for p in range(n)])
+        mixed = attention(turn(q), turn(k), v, window=window, sinks=sinks, q_sinks=far)
+        x = x + mixed.reshape(n, -1) @ w[f"{b}.attn_output.weight"].T
         h = norm(x, f"{b}.ffn_norm.weight")
         gate, up = h @ w[f"{b}.ffn_gate.weight"].T, h @ w[f"{b}.ffn_up.weight"].T
         x = x + (gate / (1 + np.exp(-gate)) * up) @ w[f"{b}.ffn_down.weight"].T

@@ -126,9 +126,35 @@ def test_more_than_the_context_is_refused_before_anything_changes(
     with pytest.raises(LengthExceeded, match="expected at most 10"):
         tiny.forward([1] * 3, short)
     assert (stream.length, short.length) == (0, 8)
-    endless = open_session(StreamSpec(groups=tiny.spec(window=8).groups))
+    wide = open_session(StreamSpec(groups=tiny.spec(window=296, sinks=5).groups))
     with pytest.raises(LengthExceeded, match="expected at most 300"):
-        tiny.forward([1] * 301, endless)
+        tiny.forward([1] * 301, wide)
+
+
+def test_a_window_within_the_context_has_no_end(tiny: LanguageModel, open_session: Open) -> None:
+    unbounded = StreamSpec(groups=tiny.spec(window=296, sinks=4, reserve=63).groups)
+    assert tiny.limit(unbounded) == unbounded.length_limit
+    endless = open_session(unbounded)
+    tiny.forward([1] * 700, endless)
+    assert endless.length == 700
+    bounded = open_session(tiny.spec(window=296, sinks=4, reserve=63, max_length=800))
+    tiny.forward([1] * 799, bounded)
+    assert tiny.room(bounded) == 1
+    with pytest.raises(LengthExceeded, match="expected at most 800"):
+        tiny.forward([1, 1], bounded)
+
+
+def test_what_came_before_the_window_leaves_no_trace(tiny: LanguageModel, open_session: Open) -> None:
+    """Far beyond the context: what is left of the stream is its last tokens, as if they stood at its start.
+
+    Of two layers the upper sees what the lower saw, so two windows of the same tokens are the same answer.
+    """
+    rng = np.random.default_rng(31)
+    before, after = rng.integers(0, 256, 1500).tolist(), rng.integers(0, 256, 200).tolist()
+    spec = tiny.spec(window=100, reserve=63, storage="float32", max_length=2000)
+    far, near = open_session(spec), open_session(spec)
+    tiny.forward(before, far)
+    np.testing.assert_allclose(tiny.forward(after, far), tiny.forward(after, near), atol=2e-4)
 
 
 OTHER_ROPES = [None, Rope(), Rope(interleaved=True, theta=1e6), Rope(interleaved=True, dim=8)]
@@ -156,8 +182,12 @@ def test_a_stream_of_another_shape_is_refused(
 
 def test_a_spec_beyond_the_context_is_refused(tiny: LanguageModel) -> None:
     assert tiny.spec().max_length == 300
-    with pytest.raises(InvalidSpec, match="context of 300, got 301"):
-        tiny.spec(max_length=301)
+    for options in ({}, {"window": 301}, {"window": 297, "sinks": 4}):
+        with pytest.raises(
+            InvalidSpec, match="context of 300 unless window and sinks lie within it, got 301"
+        ):
+            tiny.spec(max_length=301, **options)
+    assert tiny.spec(max_length=301, window=296, sinks=4).max_length == 301
 
 
 class Failing:

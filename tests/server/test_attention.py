@@ -151,6 +151,30 @@ async def test_get_tells_the_streams_numbers(client: Client, tokens: Tokens, loc
     assert state.max_chunk == 9
 
 
+@pytest.mark.filterwarnings("ignore::rondel.decoder.quality.QualityWarning")
+async def test_get_tells_how_the_keys_suit_the_storage_and_the_log_once_if_they_do_not(
+    client: Client, tokens: Tokens, local: DecoderSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = await client.open()
+    request = pb.GetStreamRequest(stream=stream, quality=True)
+    k, v = tokens.kv(500)
+    for start, outlying in ((0, 1.0), (250, 50.0)):
+        part = slice(start, start + 250)
+        k[:, part, 1, 5] *= outlying
+        assert not (await client.attention.GetStream(request)).HasField("quality") or start
+        local.append_all(k[:, part], v[:, part])
+        await client.append(stream, start, k[:, part], v[:, part])
+        assert not (await client.get(stream)).HasField("quality")
+        for _ in range(2):
+            told = (await client.attention.GetStream(request)).quality
+            wanted = local.stats(quality=True).quality
+            assert wanted is not None
+            assert wanted.worrying == (outlying > 1.0)
+            found = (told.score_error, told.worst_layer, told.outlier_ratio, told.capped_channels)
+            assert found == (wanted.score_error, wanted.worst_layer, wanted.outlier_ratio, 0)
+        assert caplog.text.count(f"keys of stream {stream.handle} do not suit its storage") == wanted.worrying
+
+
 async def test_truncate_starts_a_new_generation(client: Client, tokens: Tokens) -> None:
     stream = await client.open()
     k, v = tokens.kv(10)

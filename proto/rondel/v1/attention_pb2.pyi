@@ -231,13 +231,15 @@ class SealStreamResponse(_message.Message):
     def __init__(self, committed_length: _Optional[int] = ...) -> None: ...
 
 class GetStreamRequest(_message.Message):
-    __slots__ = ("stream",)
+    __slots__ = ("stream", "quality")
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
     stream: StreamRef
-    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ...) -> None: ...
+    quality: bool
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., quality: _Optional[bool] = ...) -> None: ...
 
 class GetStreamResponse(_message.Message):
-    __slots__ = ("spec", "epoch", "generation", "committed_length", "layer_lengths", "high_water", "min_length", "max_chunk", "bytes_reserved", "bytes_resident", "bits_per_value", "pages", "sealed", "bytes_shared")
+    __slots__ = ("spec", "epoch", "generation", "committed_length", "layer_lengths", "high_water", "min_length", "max_chunk", "bytes_reserved", "bytes_resident", "bits_per_value", "pages", "sealed", "bytes_shared", "quality")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +254,7 @@ class GetStreamResponse(_message.Message):
     PAGES_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
     BYTES_SHARED_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
     spec: _spec_pb2.StreamSpec
     epoch: int
     generation: int
@@ -266,7 +269,20 @@ class GetStreamResponse(_message.Message):
     pages: int
     sealed: bool
     bytes_shared: int
-    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ..., high_water: _Optional[int] = ..., min_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., bytes_resident: _Optional[int] = ..., bits_per_value: _Optional[float] = ..., pages: _Optional[int] = ..., sealed: _Optional[bool] = ..., bytes_shared: _Optional[int] = ...) -> None: ...
+    quality: StreamQuality
+    def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ..., high_water: _Optional[int] = ..., min_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., bytes_resident: _Optional[int] = ..., bits_per_value: _Optional[float] = ..., pages: _Optional[int] = ..., sealed: _Optional[bool] = ..., bytes_shared: _Optional[int] = ..., quality: _Optional[_Union[StreamQuality, _Mapping]] = ...) -> None: ...
+
+class StreamQuality(_message.Message):
+    __slots__ = ("score_error", "worst_layer", "outlier_ratio", "capped_channels")
+    SCORE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    WORST_LAYER_FIELD_NUMBER: _ClassVar[int]
+    OUTLIER_RATIO_FIELD_NUMBER: _ClassVar[int]
+    CAPPED_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    score_error: float
+    worst_layer: int
+    outlier_ratio: float
+    capped_channels: int
+    def __init__(self, score_error: _Optional[float] = ..., worst_layer: _Optional[int] = ..., outlier_ratio: _Optional[float] = ..., capped_channels: _Optional[int] = ...) -> None: ...
 
 class CloseStreamRequest(_message.Message):
     __slots__ = ("stream", "request_id")
