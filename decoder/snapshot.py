@@ -63,7 +63,7 @@ class PreservedStream(StreamView, ABC):
 
         ``DecoderSession.restore`` reads it back, and what was restored goes on as this stream would: tokens
         that only some layers have, undone tokens' claims, generation and seal included. Projections are not
-        part of it.
+        part of it, nor is what a fork was held to (``max_new_tokens``): what was restored has reserved all.
 
         Raises:
             InvalidSpec: the header would be too large (seventy groups, each with 512 rope divisors).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
+from copy import deepcopy
 from dataclasses import fields
 from typing import Any
 
@@ -124,7 +125,7 @@ def test_hostile_numbers_in_the_header(data: st.DataObject, values: list[Any]) -
         key = data.draw(st.sampled_from(sorted(set(place) - {"groups", "rope"})))
         if isinstance(place[key], list) and place[key] and data.draw(st.booleans()):
             place, key = place[key], data.draw(st.integers(0, len(place[key]) - 1))
-        place[key] = value
+        place[key] = deepcopy(value)  # or a list could come to be in itself
     with arena_is_as_before():
         try:
             session = DecoderSession.restore(io.BytesIO(parts.join()), ARENA)

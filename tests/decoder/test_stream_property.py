@@ -210,6 +210,7 @@ class StreamMachine(RuleBasedStateMachine):
         mirror.session.close()
         file.seek(0)
         mirror.session, mirror.tier = DecoderSession.restore(file, self.arena, tier=tier), tier
+        mirror.quota, mirror.origin = math.inf, 0  # it has reserved all that it may come to need
         again = io.BytesIO()
         mirror.session.snapshot(again)
         assert again.getvalue() == file.getvalue()
