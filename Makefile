@@ -59,7 +59,7 @@ test: .venv
 
 # Minutes, not seconds: see the tests marked slow. RONDEL_SOAK_SECONDS=600 is how long the soak lasts.
 test-deep: .venv
-	$(BIN)/python -m pytest -m slow -s
+	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=0
 
 # The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
 # (gcc 12 for AArch64 breaks down over vectorising the test's own scalar loops.)
