@@ -19,6 +19,7 @@ from rondel.decoder.errors import BudgetExceeded, QuotaExceeded
 
 if TYPE_CHECKING:
     from rondel.decoder.cache.arena import Arena
+    from rondel.decoder.cache.record import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,10 @@ class Place:
     def offset(self) -> int:
         """The page."""
         return int(self.table[self.column])
+
+    def name(self, offset: int) -> None:
+        """Have the entry name another page."""
+        self.table[self.column] = offset
 
 
 class Reservation:
@@ -50,6 +55,18 @@ class Reservation:
         # All reservations that may hold pages of ours: the streams forked from one another, ours included.
         self._family: set[Reservation] | None = None
         self._open = True
+        self.record: Slot | None = None
+        """What a file says about the stream."""
+
+    @property
+    def demand(self) -> dict[int, int]:
+        """Pages promised, by page size in bytes."""
+        return dict(self._demand)
+
+    def borrowed(self, tables: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these pages are borrowed."""
+        with self._arena._lock:
+            return np.isin(tables, [offset for pages in self._borrowed.values() for offset in pages])
 
     @property
     def shares(self) -> bool:
@@ -169,7 +186,7 @@ class Reservation:
         size, old = place.page_bytes, place.offset
         new = self._arena._copied(size, old)
         self._paid[size].add(new)
-        place.table[place.column] = new
+        place.name(new)
         self._paid[size].remove(old)
         last = self._arena._shares.promises(old) == 1
         if last:  # our promise goes with us, the one made for this case to whoever stays
@@ -200,6 +217,8 @@ class Reservation:
             if not self._open:
                 return 0
             self._open = False
+            if self.record is not None:  # before a page can become another stream's
+                self.record.withdraw()
             for size, pages in self._demand.items():
                 left = self._leave(size)
                 self._bequeath(size, left)
@@ -210,7 +229,14 @@ class Reservation:
                 if len(self._family) == 1:
                     self._family.pop()._family = None
             self._paid, self._borrowed, self._family = {}, {}, None
+        if self.record is not None:
+            self.record.pages.release()
         return freed
+
+    def keep(self) -> None:
+        """Release nothing from now on: what the stream has stays, in the arena's file."""
+        with self._arena._lock:
+            self._open = False
 
     def _leave(self, size: int) -> set[int]:
         """Hold nothing of this size any more; the pages that only we have paid for and others hold."""
