@@ -37,11 +37,12 @@ class ArenaFile(Memory):
     """
 
     def __init__(self, path: str | os.PathLike[str], units: int | None) -> None:
+        self._fd = -1
         self.path: Final = os.fspath(path)
         self._fd = _lock(self.path, make=units is not None)
         try:
             self.superblock = self._begun(units)
-            self._map = mmap.mmap(self._fd, self.superblock.file_bytes, flags=mmap.MAP_SHARED)
+            self._map = self._mapped(self.superblock.file_bytes)
         except OSError as error:
             self.close()
             if isinstance(error, ArenaFileError):
@@ -87,6 +88,16 @@ class ArenaFile(Memory):
                 f"{self.path} must have {block.file_bytes} bytes, got {size}; it is left as it is"
             )
         return block
+
+    def _mapped(self, size: int) -> mmap.mmap:
+        # Opened once more: a mapping keeps a copy of its descriptor, and with it would keep the lock.
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if not os.path.sameopenfile(fd, self._fd):
+                raise ArenaFileBusy(f"{self.path} was replaced while it was opened")
+            return mmap.mmap(fd, size, flags=mmap.MAP_SHARED)
+        finally:
+            os.close(fd)
 
     def _allocate(self, size: int, *, made: bool) -> None:
         try:
@@ -136,11 +147,17 @@ class ArenaFile(Memory):
     def close(self) -> None:
         """Let others have the file. Doing it twice is harmless."""
         if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close our descriptor of the file. The lock stays as long as another process has a copy of it."""
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def __del__(self) -> None:
-        self.close()
+        self.forget()
 
 
 def _lock(path: str, *, make: bool) -> int:
@@ -169,7 +186,7 @@ def _lock(path: str, *, make: bool) -> int:
 def _close_in_child() -> None:
     # A lock is held until all copies of the descriptor are closed: a child would hold it beyond our end.
     for each in list(_locked):
-        each.close()
+        each.forget()
 
 
 os.register_at_fork(after_in_child=_close_in_child)
