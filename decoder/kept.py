@@ -38,11 +38,7 @@ class KeptStream(StreamView):
             return
         with self._turn:
             self._turn.closed = True
-            record = self._pages.record
-            if record is not None and record.published:
-                self._pages.keep()
-            else:
-                self._pages.release()
+            self._pages.leave()
 
     def close(self) -> int:
         """Give all pages back, but for those that forks hold; the bytes that are free to be reserved again.

@@ -35,7 +35,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
 
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
     force (``kernels.TIER``). ``projections`` are for :meth:`step_embeddings`. In an arena with a file the
-    stream is there under ``tag`` from the beginning; with None only once it is published.
+    stream is there under ``tag`` from the beginning, until it is closed; with None only once it is published.
 
     Raises:
         InvalidRequest: the tag is no bytes, or more than 1 KiB.
@@ -72,7 +72,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         self, spec: StreamSpec, arena: Arena, projections: Projections, tier: kernels.Kernels, parts: Parts
     ) -> None:
         extent, rings, pages = parts
-        # A session dropped without close() leaks nothing. At the end of the process its file keeps it.
+        # A session dropped without close() leaks nothing; a stream in a file is no less there for it.
         weakref.finalize(self, arena.abandon, pages).atexit = False
         super().__init__(spec, extent, rings, pages)
         self.projections = projections

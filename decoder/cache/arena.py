@@ -144,14 +144,14 @@ class Arena:
             self._pools[page_bytes].promised += pages
 
     def abandon(self, reservation: Reservation) -> None:
-        """Have a reservation released at the next occasion. For finalisers, which may run anywhere, even
-        inside this arena."""
+        """Have a reservation left (``Reservation.leave``) at the next occasion. For finalisers, which may run
+        anywhere, even inside this arena."""
         self._abandoned.append(reservation)
 
     def _sweep(self) -> None:
         with suppress(IndexError):  # empty, perhaps since another thread was quicker
             while True:
-                self._abandoned.popleft().release()
+                self._abandoned.popleft().leave()
 
     def _units_short(self, demand: Mapping[int, int]) -> int:
         units = 0

@@ -77,9 +77,9 @@ def rebuild(arena: Arena, file: ArenaFile) -> list[Found]:
         _lay_out(arena, slabs, used | {draft.record for draft in drafts if draft.record})
         for unit in _unknown_units(drafts, slabs, arena._units):
             arena._unit_taken[unit] = 1
-        _share(arena, found, holdings)
         for each, held in zip(found, holdings, strict=True):
             _promise(arena, each, held)
+        _share(arena, [each.pages for each in found])
         for page_bytes in list(arena._pools):
             arena._withdraw(page_bytes, 0)
     return found
@@ -190,14 +190,15 @@ def _lay_out(arena: Arena, slabs: SlabMap, used: set[Page]) -> None:
         arena._unit_taken[unit : unit + pool.units] = b"\1" * pool.units
 
 
-def _share(arena: Arena, found: list[Found], holdings: list[_Held]) -> None:
+def _share(arena: Arena, streams: list[Reservation]) -> None:
     """Who shares pages with whom."""
     holders: defaultdict[Page, list[Reservation]] = defaultdict(list)
     payers: Counter[Page] = Counter()
-    for each, held in zip(found, holdings, strict=True):
-        payers.update(held.paid)
-        for page in held.pages:
-            holders[page].append(each.pages)
+    for pages in streams:
+        payers.update((size, offset) for size, paid in pages._paid.items() for offset in paid)
+        for size, held in pages._held():
+            for offset in held:
+                holders[size, offset].append(pages)
     for (size, offset), members in holders.items():
         if len(members) > 1:
             arena._shares._of[offset] = (len(members), payers[size, offset])

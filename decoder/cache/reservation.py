@@ -233,8 +233,11 @@ class Reservation:
             self.record.pages.release()
         return freed
 
-    def keep(self) -> None:
-        """Release nothing from now on: what the stream has stays, in the arena's file."""
+    def leave(self) -> None:
+        """End without being closed: what is published in a file stays there as it is; else release."""
+        if self.record is None or not self.record.published:
+            self.release()
+            return
         with self._arena._lock:
             self._open = False
 

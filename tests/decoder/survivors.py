@@ -31,8 +31,8 @@ CHILD = Path(__file__).with_name("killed.py")
 
 @dataclass
 class Counts:
-    """``points``: kills at crash points; the others came at any time. ``partial``: long calls on wrapped rings,
-    which whole pieces were there. ``lost`` and ``wrong`` are streams."""
+    """``points``: kills at crash points; the others came at any time. ``partial``: long calls on wrapped
+    rings of which whole pieces were there. ``lost`` and ``wrong`` are streams."""
 
     kills: int = 0
     points: int = 0

@@ -84,14 +84,13 @@ def test_all_kinds_of_streams_go_on(path: Path) -> None:
 def test_forks_share_their_pages_again(path: Path) -> None:
     arena = Arena(BUDGET, path=path)
     root = fill(DecoderSession(SPECS["endless"], arena, tag=b"root"), 400)
-    fill(root.fork(tag=b"fork"), 3)
-    root.fork(tag=b"bounded", max_new_tokens=5)
-    before = arena.stats()
+    family = {"root": root, "fork": fill(root.fork(tag=b"fork"), 3)}
+    family["bounded"] = root.fork(tag=b"bounded", max_new_tokens=5)
+    before, shared = arena.stats(), {name: each.stats().bytes_shared for name, each in family.items()}
     assert before.shared
     arena, streams = again(arena, path)
     assert arena.stats() == before
-    for session in streams.values():
-        assert session.stats().bytes_shared == streams["root"].stats().bytes_shared
+    assert {name: each.stats().bytes_shared for name, each in streams.items()} == shared
     twin = fill(fill(DecoderSession(SPECS["endless"], Arena(BUDGET)), 400), 3)
     assert same(streams["fork"], twin)
     fill(streams["bounded"], 5, 1)
@@ -151,7 +150,7 @@ def test_truncates_seals_and_snapshots_are_kept(path: Path) -> None:
     assert same(streams["restored"], fill(DecoderSession(SPECS["ring"], Arena(BUDGET)), 555))
 
 
-def test_what_was_closed_dropped_or_never_published_is_gone(path: Path) -> None:
+def test_what_was_closed_or_never_published_is_gone(path: Path) -> None:
     arena = Arena(BUDGET, path=path)
     spec = SPECS["ring"]
     DecoderSession(spec, arena, tag=b"closed").close()
@@ -161,14 +160,19 @@ def test_what_was_closed_dropped_or_never_published_is_gone(path: Path) -> None:
     with pytest.raises(InvalidRequest, match="published already"):
         late.publish(b"twice")
     fill(DecoderSession(spec, arena, tag=b"dropped"), 20)
+    fill(DecoderSession(spec, arena, tag=None), 20)
     gc.collect()
-    arena.stats()
+    used = arena.stats().resident
+    fill(DecoderSession(spec, arena, tag=None), 20)
+    gc.collect()
+    assert arena.stats().resident == used, "what nobody can find again is given back"
     arena, streams = again(arena, path)
-    assert set(streams) == {"late"}
+    assert set(streams) == {"late", "dropped"}
     assert hidden.closed
     with pytest.raises(StreamClosed):
         fill(late, 1)
-    streams["late"].close()
+    for session in streams.values():
+        session.close()
     assert arena.stats() == ArenaStats(BUDGET, 0, 0)
 
 

@@ -1,4 +1,6 @@
-"""Processes that are killed at any moment lose nothing that they had acknowledged (``make crash-test``: more)."""
+"""Processes that are killed at any moment lose nothing that they had acknowledged.
+
+``make crash-test`` does the same a thousand times."""
 
 from __future__ import annotations
 
