@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from rondel.decoder import kernels
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.rebuild import Found
-from rondel.decoder.damage import checked_verify, damage
+from rondel.decoder.checks import checked_verify
+from rondel.decoder.damage import damage
 from rondel.decoder.session import DecoderSession
 
 

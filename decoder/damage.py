@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.cache.layout import RingLayout
-from rondel.decoder.errors import InvalidSpec
 from rondel.decoder.kernels import Kernels
 from rondel.decoder.spec import PAGE_SLOTS
-
-VERIFY: Final = ("full", "tail")
-"""How much of a stream is looked at: all tokens that can be read, or those in the last page of each layer."""
-
-
-def checked_verify(verify: str) -> bool:
-    """Whether all tokens are meant. Raises InvalidSpec unless it is one of VERIFY."""
-    if verify not in VERIFY:
-        raise InvalidSpec(f"verify must be one of {', '.join(VERIFY)}, got {verify!r}", field="verify")
-    return verify == "full"
 
 
 def damage(

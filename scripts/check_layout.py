@@ -49,7 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         _SPEC,
         *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header")),
     ),
-    f"{_DECODER}.damage": (_ERRORS, _SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "kernels"))),
+    f"{_DECODER}.damage": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "kernels"))),
     f"{_DECODER}.kept": (_ERRORS, *(f"{_DECODER}.{name}" for name in ("cache", "view"))),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),
     f"{_DECODER}.stats": (f"{_DECODER}.cache",),
@@ -111,7 +111,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.batch": tuple(
         f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "options", "session", "kernels")
     ),
-    f"{_DECODER}.attach": tuple(f"{_DECODER}.{name}" for name in ("cache", "damage", "kernels", "session")),
+    f"{_DECODER}.attach": tuple(
+        f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels", "session")
+    ),
     f"{_DECODER}.lm": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", f"{_DECODER}.lm"),
     "rondel.v1": (
         *(_ERRORS, _SPEC, _OPTIONS, _ROPE),
