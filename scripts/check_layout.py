@@ -111,6 +111,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.batch": tuple(
         f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "options", "session", "kernels")
     ),
+    f"{_DECODER}.arena_report": tuple(
+        f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels")
+    ),
     f"{_DECODER}.attach": tuple(
         f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels", "session")
     ),

@@ -160,6 +160,29 @@ class ArenaFile(Memory):
         self.forget()
 
 
+def removed(path: str | os.PathLike[str]) -> int:
+    """Remove an arena's file, damaged or not, and return the bytes that it had.
+
+    Raises:
+        ArenaFileError, ArenaFileBusy: it cannot be, or is in use.
+        CorruptArena: nothing says that it ever was an arena.
+    """
+    path = os.fspath(path)
+    fd = _lock(path, make=False)
+    try:
+        if os.pread(fd, len(MAGIC), 0) not in (MAGIC, CREATING, b""):
+            raise CorruptArena(f"{path} does not begin as an arena does; it is left as it is")
+        size = os.fstat(fd).st_size
+        os.unlink(path)
+        return size
+    except OSError as error:
+        if isinstance(error, ArenaFileError):
+            raise
+        raise ArenaFileError(f"{path} cannot be removed: {error.strerror}") from error
+    finally:
+        os.close(fd)
+
+
 def _lock(path: str, *, make: bool) -> int:
     """A descriptor of the file, locked for as long as it is open."""
     try:

@@ -68,7 +68,6 @@ def rebuild(arena: Arena, file: ArenaFile) -> list[Found]:
     """Set an arena up by its file; the streams in it."""
     slabs = SlabMap.of(file)
     drafts = survey(file, slabs)
-    _refuse_strangers(drafts)
     file.hold_slots({draft.slot for draft in drafts})
     holdings = _holdings(drafts, slabs)
     found = [_found(arena, file, draft) for draft in drafts]
@@ -99,34 +98,6 @@ class _Held:
     @property
     def pages(self) -> set[Page]:
         return self.paid | self.borrowed
-
-
-def _refuse_strangers(drafts: list[Draft]) -> None:
-    """Streams that were forked name a page in the same place of their tables. Whoever names another's
-    elsewhere is wrong."""
-    owners: dict[Page, tuple[object, ...]] = {}
-    for draft in drafts:
-        if draft.record in owners:
-            draft.record, draft.reason = None, draft.reason or "its record is another stream's"
-        elif draft.record:
-            owners[draft.record] = (draft.slot,)
-    for draft in drafts:
-        if draft.reason:
-            continue
-        mine: dict[Page, tuple[object, ...]] = {}
-        for group, table in enumerate(draft.tables):
-            layout = draft.layouts[group]
-            sink = layout.sink_page.page_bytes if layout.sink_page else 0
-            for row, line in enumerate(table.tolist()):
-                for column, offset in enumerate(line):
-                    if offset >= 0:
-                        size = layout.page.page_bytes if column else sink
-                        mine[size, offset] = (draft.spec, group, row, column)
-        wrong = [page for page, place in mine.items() if owners.get(page, place) != place]
-        if wrong:
-            draft.reason = f"its page at {wrong[0][1]} is another stream's"
-        else:
-            owners.update(mine)
 
 
 def _holdings(drafts: list[Draft], slabs: SlabMap) -> list[_Held]:

@@ -66,6 +66,11 @@ class SlabMap:
             found._starts.update(dict.fromkeys(units, unit))
         return found
 
+    @property
+    def units(self) -> int:
+        """Units of all slabs."""
+        return len(self._starts)
+
     def holds(self, page: Page) -> bool:
         """Whether there is such a page in a slab of its size."""
         size, offset = page
@@ -115,7 +120,9 @@ class Draft:
 
 def survey(file: ArenaFile, slabs: SlabMap) -> list[Draft]:
     """The streams in a file, by slot."""
-    return [_draft(file, slabs, slot, value) for slot, value in file.streams.used()]
+    drafts = [_draft(file, slabs, slot, value) for slot, value in file.streams.used()]
+    _refuse_strangers(drafts)
+    return drafts
 
 
 def _draft(file: ArenaFile, slabs: SlabMap, slot: int, value: int | None) -> Draft:
@@ -232,3 +239,31 @@ def _columns(layout: RingLayout, length: int, claimed: int) -> list[int]:
     oldest = layout.oldest_whole(claimed)
     ring = layout.columns(max(oldest, layout.group.sinks), length) if oldest < length else []
     return sorted({*ring, *layout.columns(0, min(length, layout.group.sinks))})
+
+
+def _refuse_strangers(drafts: list[Draft]) -> None:
+    """Streams that were forked name a page in the same place of their tables. Whoever names another's
+    elsewhere is wrong."""
+    owners: dict[Page, tuple[object, ...]] = {}
+    for draft in drafts:
+        if draft.record in owners:
+            draft.record, draft.reason = None, draft.reason or "its record is another stream's"
+        elif draft.record:
+            owners[draft.record] = (draft.slot,)
+    for draft in drafts:
+        if draft.reason:
+            continue
+        mine: dict[Page, tuple[object, ...]] = {}
+        for group, table in enumerate(draft.tables):
+            layout = draft.layouts[group]
+            sink = layout.sink_page.page_bytes if layout.sink_page else 0
+            for row, line in enumerate(table.tolist()):
+                for column, offset in enumerate(line):
+                    if offset >= 0:
+                        size = layout.page.page_bytes if column else sink
+                        mine[size, offset] = (draft.spec, group, row, column)
+        wrong = [page for page, place in mine.items() if owners.get(page, place) != place]
+        if wrong:
+            draft.reason = f"its page at {wrong[0][1]} is another stream's"
+        else:
+            owners.update(mine)

@@ -74,4 +74,9 @@ def _zeros(count: int) -> NDArray[np.uint64]:
 
 @cache
 def _zero_words() -> NDArray[np.uint64]:
-    return np.array([encoded(index, 0) for index in range(_INDEXES)], dtype=np.uint64)
+    # All at once, a byte of zeros at a time: one by one they would be the longest part of a start.
+    step = np.array([crc_hqx(b"\0", high << 8) for high in range(256)], dtype=np.uint64)
+    checks = np.arange(_INDEXES, dtype=np.uint64) ^ np.uint64(_SEED)
+    for _ in range(6):
+        checks = (checks << np.uint64(8) & np.uint64(0xFFFF)) ^ step[checks >> np.uint64(8)]
+    return checks << np.uint64(48)
