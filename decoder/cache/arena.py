@@ -25,7 +25,7 @@ from rondel.decoder.cache.reservation import Reservation as Reservation
 from rondel.decoder.cache.shares import Shares
 from rondel.decoder.cache.slabs import UNIT as UNIT
 from rondel.decoder.cache.slabs import Pool, Slab, offsets_of
-from rondel.decoder.errors import BudgetExceeded, InvalidSpec
+from rondel.decoder.errors import ArenaFileError, BudgetExceeded, InvalidSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,11 @@ class Arena:
         """The file that the memory is, if it is one."""
         return self._memory.file
 
+    @property
+    def held(self) -> bool:
+        """Whether the memory is ours; a file is not once it was closed."""
+        return self._memory.held
+
     def note(self, stream: Detachable) -> None:
         """Have a stream detached by :meth:`close`."""
         if self.file is not None:
@@ -118,7 +123,10 @@ class Arena:
 
         Raises:
             BudgetExceeded: there is no room; nothing was claimed.
+            ArenaFileError: the arena's file was closed, or is that of the process which we were forked from.
         """
+        if not self.held:
+            raise ArenaFileError("the arena's file is not ours: it was closed, or we were forked")
         self._sweep()
         with self._lock:
             self._promise(demand)

@@ -63,6 +63,11 @@ class ArenaFile(Memory):
         self._slots = list(range(head.slots - 1, -1, -1))
 
     @property
+    def held(self) -> bool:
+        """Whether the file is ours: not after :meth:`close`, nor in a process that was forked from ours."""
+        return self._fd >= 0
+
+    @property
     def file(self) -> ArenaFile:
         """This memory."""
         return self

@@ -43,6 +43,11 @@ class Memory:
         """This memory, if it is a file."""
         return None
 
+    @property
+    def held(self) -> bool:
+        """Whether it may be written to."""
+        return True
+
     def claim(self, unit: int, page_bytes: int) -> None:
         """Note that a slab begins with this unit."""
 

@@ -55,7 +55,7 @@ class Found:
         extent.load(draft.marks, generation=draft.generation, sealed=draft.sealed, quota=draft.quota)
         rings = rings_of(draft.layouts, record)
         for each, table in zip(rings, draft.tables, strict=True):
-            each.load(table)
+            each.load(table, self.pages)
         length = draft.marks[2]
         if draft.begun is not None:
             self.torn = extent.min_length > draft.begun

@@ -28,7 +28,7 @@ from rondel.decoder.cache import crash
 from rondel.decoder.cache.layout import FORMAT_VERSION, RingLayout, round_up
 from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.words import WORD_BYTES, Words
-from rondel.decoder.errors import BudgetExceeded, InvalidRequest
+from rondel.decoder.errors import BudgetExceeded, ForkedProcess, InvalidRequest
 from rondel.decoder.snapshot_header import SnapshotHeader
 from rondel.decoder.spec import StreamSpec
 
@@ -119,6 +119,11 @@ class Slot:
         self.published = published
         self._file = file
 
+    def check_ours(self) -> None:
+        """Raises ForkedProcess in a process that was forked from the one that has the file."""
+        if not self._file.held:
+            raise ForkedProcess(f"{self._file.path} belongs to the process that this one was forked from")
+
     def withdraw(self) -> None:
         """Have the stream in the table no more. Under the arena's lock; once."""
         if self.published:
@@ -190,6 +195,7 @@ class StreamRecord(Slot):
 
     def publish(self, tag: bytes) -> None:
         """Have the stream in the table, under a tag: from now on it is there after a kill. Once."""
+        self.check_ours()
         header, promises, lent = self._sections
         self._write(header, promises, tag, lent)
         self._enter()

@@ -40,7 +40,12 @@ class RecordedExtent(StreamExtent):
         super().__init__(spec, layouts)
         self._words = record.words
         self._claims = record.shape.claims
+        self._record = record
         self._begun = False
+
+    def _check_open(self) -> None:
+        self._record.check_ours()
+        super()._check_open()
 
     def claim(self, layer: int, length: int) -> None:
         super().claim(layer, length)
@@ -72,6 +77,7 @@ class RecordedExtent(StreamExtent):
             self._begun = False
 
     def seal(self) -> None:
+        self._record.check_ours()
         super().seal()
         self._words.put(SEALED, 1)
 
@@ -122,13 +128,16 @@ class RecordedRings(GroupRings):
                 self._name(row, column, int(offset))
         self._count()
 
-    def load(self, tables: NDArray[np.int64]) -> None:
-        """Have the tables that the record has, as far as every layer has them; the rest is given up."""
+    def load(self, tables: NDArray[np.int64], pages: Reservation) -> None:
+        """Have the tables that the record has, as far as every layer has them; what only some have is given
+        back."""
         self._tables[:] = tables
         self._count()
         for row, column in np.argwhere(self._tables >= 0).tolist():
             if column > self._pages_taken or (column == 0 and not self._sink_taken):
+                offset = int(self._tables[row, column])
                 self._name(row, column, -1)
+                pages.give_back(self.page_bytes(column), offset)
 
     def _count(self) -> None:
         taken = [all(offset >= 0 for offset in column) for column in self._tables.T.tolist()]

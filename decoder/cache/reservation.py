@@ -214,7 +214,7 @@ class Reservation:
         """
         arena, freed = self._arena, 0
         with arena._lock:
-            if not self._open:
+            if not (self._open and arena.held):
                 return 0
             self._open = False
             if self.record is not None:  # before a page can become another stream's
