@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import SupportsIndex
+from typing import Final, SupportsIndex
 
 from rondel.decoder.errors import InvalidRequest, InvalidSpec
+
+VERIFY: Final = ("full", "tail")
+"""How much of a stream in a file is looked at when it is attached to: all tokens that can be read, or those
+in the last page of each layer."""
+
+
+def checked_verify(verify: object) -> bool:
+    """Whether all tokens are meant. Raises InvalidSpec unless it is one of VERIFY."""
+    if verify not in VERIFY:
+        raise InvalidSpec(f"verify must be one of {', '.join(VERIFY)}, got {verify!r}", field="verify")
+    return verify == "full"
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:

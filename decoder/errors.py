@@ -226,6 +226,41 @@ class UnsupportedSnapshot(RondelError, ValueError):
         return self._int("supported")
 
 
+class ArenaFileError(RondelError, OSError):
+    """An arena's file cannot be used as it is: no room for it, no plain file, or of another size."""
+
+    reason = "ARENA_FILE"
+
+    def __str__(self) -> str:  # OSError would format errno and strerror
+        return self.message
+
+
+class ArenaFileBusy(ArenaFileError):
+    """Another process, or another arena of this one, has the file."""
+
+    reason = "ARENA_FILE_BUSY"
+
+
+class CorruptArena(ArenaFileError):
+    """A file is no arena's, or was cut or overwritten where nothing can be made of it any more."""
+
+    reason = "CORRUPT_ARENA"
+
+
+class UnsupportedArena(ArenaFileError):
+    """An arena's file is of a ``version`` that this software does not read; it reads ``supported``."""
+
+    reason = "UNSUPPORTED_ARENA"
+
+    @property
+    def version(self) -> int:
+        return self._int("version")
+
+    @property
+    def supported(self) -> int:
+        return self._int("supported")
+
+
 class Overloaded(RondelError):
     """The server's queue is full; nothing was changed. ``retry_after_ms`` is a hint."""
 

@@ -122,9 +122,8 @@ class Restoring(Generic[Stream]):
             if columns := columns_of(header, rings.layout):
                 _take_pages(stream, rings, columns)
         yield from self._trailer(count, self._offset + TRAILER.size + CHECKSUM.size)
-        stream._extent.reset((list(header.lengths), list(header.claimed), header.length, header.high_water))
-        stream._extent.generation = header.generation
-        stream._extent.sealed = header.sealed
+        marks = (list(header.lengths), list(header.claimed), header.length, header.high_water)
+        stream._extent.resume(marks, generation=header.generation, sealed=header.sealed)
         self._ended = True
 
     def _preamble(self) -> Generator[memoryview, None, tuple[bytearray, int]]:

@@ -17,10 +17,12 @@ from rondel.decoder.arrays import Floats, stacked_layers
 from rondel.decoder.binary import BinaryReader
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.parts import Parts, forked, opened
+from rondel.decoder.cache.record import checked_tag
 from rondel.decoder.call import LayerCall
 from rondel.decoder.explanation import Explanation
+from rondel.decoder.kept import KeptStream
 from rondel.decoder.options import AttendOptions
-from rondel.decoder.projection import Projections, fitted
+from rondel.decoder.projection import NO_PROJECTIONS, Projections, fitted
 from rondel.decoder.readable import ReadableStream
 from rondel.decoder.restore import restored
 from rondel.decoder.snapshot import PreservedStream
@@ -28,13 +30,15 @@ from rondel.decoder.spec import StreamSpec
 from rondel.decoder.writer import Writer
 
 
-class DecoderSession(PreservedStream, ReadableStream):
+class DecoderSession(KeptStream, PreservedStream, ReadableStream):
     """One stream: a ring of keys and values per layer, in an arena, and attention over them.
 
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
-    force (``kernels.TIER``). ``projections`` are for :meth:`step_embeddings`.
+    force (``kernels.TIER``). ``projections`` are for :meth:`step_embeddings`. In an arena with a file the
+    stream is there under ``tag`` from the beginning, until it is closed; with None only once it is published.
 
     Raises:
+        InvalidRequest: the tag is no bytes, or more than 1 KiB.
         InvalidLayer, InvalidShape: the projections are not for such layers.
         BudgetExceeded: the arena has no room for all pages that the stream may ever need.
         UnsupportedTier: the processor lacks ``tier``.
@@ -50,18 +54,30 @@ class DecoderSession(PreservedStream, ReadableStream):
         *,
         projections: Projections | None = None,
         tier: str | None = None,
+        tag: bytes | None = b"",
     ) -> None:
         fit, tier_kernels = fitted(projections, spec), kernels.KERNELS if tier is None else kernels.load(tier)
+        checked_tag(tag or b"")
         self._begin(spec, arena, fit, tier_kernels, opened(spec, arena))
+        if tag is not None:
+            self.publish(tag)
+
+    @classmethod
+    def _of(cls, spec: StreamSpec, arena: Arena, parts: Parts, tier: kernels.Kernels) -> Self:
+        session = object.__new__(cls)
+        session._begin(spec, arena, NO_PROJECTIONS, tier, parts)
+        return session
 
     def _begin(
         self, spec: StreamSpec, arena: Arena, projections: Projections, tier: kernels.Kernels, parts: Parts
     ) -> None:
         extent, rings, pages = parts
-        weakref.finalize(self, arena.abandon, pages)  # a session dropped without close() leaks nothing
+        # A session dropped without close() leaks nothing; a stream in a file is no less there for it.
+        weakref.finalize(self, arena.abandon, pages).atexit = False
         super().__init__(spec, extent, rings, pages)
         self.projections = projections
         self._arena = arena
+        arena.note(self)
         self._kernels = tier
         self._writer = Writer(spec, extent, rings, pages, arena)
 
@@ -73,6 +89,7 @@ class DecoderSession(PreservedStream, ReadableStream):
         *,
         projections: Projections | None = None,
         tier: str | None = None,
+        tag: bytes | None = b"",
     ) -> Self:
         """The stream that :meth:`snapshot` wrote to a binary file, read to its end; it goes on to the bit.
 
@@ -80,7 +97,11 @@ class DecoderSession(PreservedStream, ReadableStream):
             CorruptSnapshot, UnsupportedSnapshot: it is none, or a newer version's. The arena is as it was.
             BudgetExceeded, InvalidLayer, InvalidShape, UnsupportedTier: as opening a stream does.
         """
-        return restored(lambda spec: cls(spec, arena, projections=projections, tier=tier), reader)
+        checked_tag(tag or b"")
+        stream = restored(lambda spec: cls(spec, arena, projections=projections, tier=tier, tag=None), reader)
+        if tag is not None:
+            stream.publish(tag)
+        return stream
 
     # --- one layer ------------------------------------------------------------------------------------
 
@@ -228,7 +249,7 @@ class DecoderSession(PreservedStream, ReadableStream):
         with self._turn:
             self._extent.truncate(length)
 
-    def fork(self, *, max_new_tokens: int | None = None) -> DecoderSession:
+    def fork(self, *, max_new_tokens: int | None = None, tag: bytes | None = b"") -> DecoderSession:
         """A stream of its own that begins with this one's tokens, lengths and claims, at generation 0.
 
         Both hold the same pages; whoever first writes to one copies it. The fork reserves all that it may
@@ -237,14 +258,18 @@ class DecoderSession(PreservedStream, ReadableStream):
         A sealed stream's forks are sealed and reserve nothing: one memory for many readers.
 
         Raises:
-            InvalidRequest: ``max_new_tokens`` is no number from 0 on.
+            InvalidRequest: ``max_new_tokens`` is no number from 0 on, or the tag is none.
             StreamSealed: the stream was sealed, and ``max_new_tokens`` is above 0.
             BudgetExceeded: the arena has no room for what the fork reserves.
         """
         with self._turn:
-            fork = object.__new__(DecoderSession)
-            parts = forked(self._extent, self._rings, self._pages, max_new_tokens)
-            fork._begin(self.spec, self._arena, self.projections, self._kernels, parts)
+            checked_tag(tag or b"")
+            parts = self._extent, list(self._rings), self._pages
+            parts = forked(self.spec, parts, max_new_tokens, self._arena)
+            fork = DecoderSession._of(self.spec, self._arena, parts, self._kernels)
+            fork.projections = self.projections
+            if tag is not None:
+                fork.publish(tag)
             return fork
 
     def seal(self) -> None:
@@ -256,23 +281,6 @@ class DecoderSession(PreservedStream, ReadableStream):
         """
         with self._turn:
             self._extent.seal()
-
-    def close(self) -> int:
-        """Give all pages back, but for those that forks hold; the bytes that are free to be reserved again.
-
-        Doing it twice is harmless, and frees nothing more. Raises SessionBusy during another call.
-        """
-        if self._turn.closed:
-            return 0
-        with self._turn:
-            self._turn.closed = True
-            return self._pages.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # --- inside ---------------------------------------------------------------------------------------
 

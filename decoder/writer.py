@@ -36,14 +36,20 @@ class Writer:
 
     def carry_out(self, calls: Sequence[LayerCall], parts: Iterable[slice], kernels: Kernels) -> None:
         """:meth:`apply` for calls that :meth:`parts` has settled."""
+        tokens, pieces = len(calls[0].k), False
         with self.undo(calls):
             for part in parts:
+                if part.start == 0 and part.stop < tokens:
+                    pieces = True
+                    self.extent.begin(self.extent.length)  # each of them is committed before the next
                 for call in calls:
                     first = self.place(call, part, kernels)
                     kernels.attend(call.queries(self.arena.base, first, part))
                     self.extent.advance(call.layer, first + part.stop - part.start)
             for call in calls:
                 call.finish()
+            if pieces:
+                self.extent.end()
 
     def undo(self, calls: Sequence[LayerCall]) -> Undo:
         """A context for carrying out checked calls: if it is left by an exception, nothing has changed.
@@ -52,6 +58,7 @@ class Writer:
             QuotaExceeded: a page would have to be copied that no room is promised for (``Reservation.own``).
             MemoryError: no room for what undoing needs.
         """
+        self.extent.end()  # what an interrupted restore may have left
         if self.pages.shares:
             self._own(calls)
         writes = [(call.rings, call.layer) for call in calls]

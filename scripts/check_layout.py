@@ -39,6 +39,18 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.reference": (_ERRORS, f"{_DECODER}.reference"),
     f"{_DECODER}.kernels": (_ERRORS, f"{_DECODER}.kernels"),
     f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
+    f"{_DECODER}.cache.record": (
+        _ERRORS,
+        _SPEC,
+        *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header")),
+    ),
+    f"{_DECODER}.cache.survey": (
+        _ERRORS,
+        _SPEC,
+        *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header")),
+    ),
+    f"{_DECODER}.damage": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "kernels"))),
+    f"{_DECODER}.kept": (_ERRORS, *(f"{_DECODER}.{name}" for name in ("cache", "view"))),
     f"{_DECODER}.arrays": (_ERRORS, _SPEC, f"{_DECODER}.kernels"),
     f"{_DECODER}.quality": (),
     f"{_DECODER}.appraisal": (_SPEC, *(f"{_DECODER}.{name}" for name in ("cache", "quality"))),
@@ -98,11 +110,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         f"{_DECODER}.{name}"
         for name in (
             *("errors", "spec", "options", "explanation", "arrays", "answer", "call", "projection", "writer"),
-            *("pool", "cache", "kernels", "binary", "readable", "snapshot", "restore"),
+            *("pool", "cache", "kernels", "binary", "readable", "snapshot", "restore", "kept"),
         )
     ),
     f"{_DECODER}.batch": tuple(
         f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "options", "session", "kernels")
+    ),
+    f"{_DECODER}.arena_report": tuple(
+        f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels")
+    ),
+    f"{_DECODER}.attach": tuple(
+        f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels", "session")
     ),
     f"{_DECODER}.lm": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", f"{_DECODER}.lm"),
     "rondel.v1": (

@@ -22,7 +22,9 @@ from grpc_reflection.v1alpha import reflection
 from rondel import __version__
 from rondel.decoder import kernels
 from rondel.decoder.cache.arena import Arena
+from rondel.decoder.errors import SessionBusy
 from rondel.decoder.quality import QualityWarning
+from rondel.server import warm
 from rondel.server.attention import AttentionService
 from rondel.server.config import ServerConfig
 from rondel.server.door import Door
@@ -54,7 +56,7 @@ class Server:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        self.arena = Arena(budget=config.budget_bytes)
+        self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
         self.streams = StreamRegistry(
             self.arena, max_streams=config.max_streams, lease_seconds=config.idle_lease_seconds
         )
@@ -100,6 +102,7 @@ class Server:
             self._check_addresses()
             await self._generator.run(self._projections.load, cost=0)
             await self._generator.run(self._models.load, cost=0)
+            await self.scheduler.run(self._take_back, cost=0)
             self._register()
             self.addresses = self._bind()
             await self._server.start()
@@ -127,8 +130,9 @@ class Server:
 
     async def stop(self, *, drain_seconds: float | None = None) -> None:
         """Stops: not ready, no new calls, then up to ``drain_seconds`` (default: the configuration's) for the
-        calls at work, which are then ended with Draining; streams are closed. At most 2 seconds later it
-        returns, even if a worker is still inside an operation. Repeated, it waits for the first."""
+        calls at work, which are then ended with Draining; streams are closed, or stay in the arena's file. At
+        most 2 seconds later it returns, even if a worker is still inside an operation. Repeated, it waits for
+        the first."""
         if self._stopped is None:
             seconds = self.config.drain_seconds if drain_seconds is None else drain_seconds
             self._stopped = asyncio.create_task(self._stop(seconds))
@@ -150,12 +154,17 @@ class Server:
         # What is left now are last messages on their way.
         await _until(last, self._server.stop(_FLUSH_SECONDS))
         await _until(last, self._door.wait_empty())
-        self.scheduler.post(self.streams.close_all)
+        self.scheduler.post(self.streams.leave_all)
         for name, worker in (("generation", self._generator), ("attention", self.scheduler)):
             if not await worker.stop(seconds=max(0.0, last - time.monotonic())):
                 log.warning("the %s worker is inside a long operation and is left behind", name)
+        with contextlib.suppress(SessionBusy):  # of a worker that was left behind: the process ends with it
+            self.arena.close()
         if self.addresses:
             log.info("stopped")
+
+    def _take_back(self) -> None:
+        warm.take_back(self.streams, self._projections, self.config.verify)
 
     def _check_addresses(self) -> None:
         if self.config.port is not None:
@@ -214,6 +223,7 @@ def serve(config: ServerConfig, *, on_ready: Callable[[Server], None] | None = N
 
     Raises:
         InvalidSpec: an address is in use, or cannot be listened on.
+        ArenaFileError: the arena's file cannot be used.
         ModelError, BudgetExceeded: the model or a file of projections cannot be used.
     """
     # Before any object of grpc.aio exists: configuring it later can deadlock with their finalisers.

@@ -131,7 +131,9 @@ class AttentionService:
                 f"max_new_tokens must be unset without from_prefix, got {request.max_new_tokens}",
                 field="max_new_tokens",
             )
-        return self._opened(self._streams.open(spec, request.request_id, projections))
+        name = request.projections
+        entry = self._streams.open(spec, request.request_id, projections, projections_name=name)
+        return self._opened(entry)
 
     def _fork(self, request: pb.ForkStreamRequest) -> pb.ForkStreamResponse:
         return pb.ForkStreamResponse(stream=self._opened(forking.fork(self._streams, request)))

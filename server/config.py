@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from rondel.decoder.checks import checked_verify
 from rondel.decoder.errors import InvalidSpec
 
 MIB: Final = 1 << 20
@@ -33,6 +34,12 @@ class ServerConfig:
     """Allow an address that other machines can reach, although nobody is asked who they are."""
     budget_bytes: int = 1024 * MIB
     """Memory for all streams together."""
+    arena_file: str | None = None
+    """Path of a file for that memory, made if it is not there: streams outlive a kill of the server. None =
+    they do not."""
+    verify: str = "full"
+    """What is looked at of the streams in that file at the start: full (every token's checksum) or tail
+    (those of the last page of each layer)."""
     max_message_bytes: int = 16 * MIB
     """Largest message, either way."""
     max_streams: int = 4096
@@ -76,6 +83,9 @@ class ServerConfig:
         names = [named_file(setting)[0] for setting in self.projections]
         if len(set(names)) != len(names):
             raise InvalidSpec(f"projections must have names of their own, got {names}", field="projections")
+        if self.arena_file is not None and not self.arena_file:
+            raise InvalidSpec("arena_file must be a path, got an empty one", field="arena_file")
+        checked_verify(self.verify)
         _whole("budget_bytes", self.budget_bytes, 1, 1 << 48)
         _whole("max_message_bytes", self.max_message_bytes, 1024, 1 << 30)
         _whole("max_streams", self.max_streams, 1, 1 << 24)

@@ -90,7 +90,7 @@ class Continuation:
         # The last token is never fed back, so it needs no place.
         max_tokens = min(self._wanted, model.context_length - len(prompt) + 1)
         spec = replace(spec, max_length=len(prompt) + max_tokens - 1)
-        session = self._session = DecoderSession(spec, self._arena)
+        session = self._session = DecoderSession(spec, self._arena, tag=None)
         started = pb.GenerateStarted(
             model=self._models.name,
             prompt_tokens=len(prompt),

@@ -17,6 +17,8 @@ class Entry:
     last_used: float
     origin: Origin | Imported | None = None
     """What it was made from; None = it began empty."""
+    projections: str = ""
+    """Name of its projections."""
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
     worried: bool = False

@@ -25,6 +25,7 @@ from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup, StreamSpec
 from rondel.server.bounds import check_id
 from rondel.server.entries import Closed, Entry, Imported, Origin
+from rondel.server.tags import Tag
 
 _TOMBSTONES: Final = 4096
 """How many closed streams are remembered, to tell closed from unknown and to answer a repeated Close."""
@@ -32,22 +33,34 @@ _TOMBSTONES: Final = 4096
 
 @dataclass(slots=True, eq=False)
 class StreamRegistry:
-    """Handle to stream. ``epoch`` is the same for all streams of one server start: handles are not reused."""
+    """Handle to stream. ``epoch`` is the same for all streams of one server start, or of one arena's file:
+    handles are not reused."""
 
     arena: Arena
     max_streams: int
     lease_seconds: float = 0.0
     clock: Callable[[], float] = time.monotonic
-    epoch: int = field(default_factory=lambda: 1 + secrets.randbits(62))
+    epoch: int = field(init=False)
     _entries: dict[str, Entry] = field(default_factory=dict)
     _opened: dict[str, Entry] = field(default_factory=dict)
     _prefixes: dict[str, Entry] = field(default_factory=dict)
     _closed: OrderedDict[str, Closed] = field(default_factory=OrderedDict)
 
+    def __post_init__(self) -> None:
+        file = self.arena.file
+        self.epoch = 1 + secrets.randbits(62) if file is None else file.superblock.identity
+
     def __len__(self) -> int:
         return len(self._entries)
 
-    def open(self, spec: StreamSpec, request_id: str, projections: Projections = NO_PROJECTIONS) -> Entry:
+    def open(
+        self,
+        spec: StreamSpec,
+        request_id: str,
+        projections: Projections = NO_PROJECTIONS,
+        *,
+        projections_name: str = "",
+    ) -> Entry:
         """A new stream, or the one that the first request of this id opened.
 
         Raises:
@@ -67,7 +80,9 @@ class StreamRegistry:
                 )
             return earlier
         self.check_room()
-        return self._add(DecoderSession(spec, self.arena, projections=projections), request_id, None)
+        tag = Tag(_new_handle(), request_id, None, projections_name)
+        session = DecoderSession(spec, self.arena, projections=projections, tag=tag.encode())
+        return self._add(session, tag)
 
     def fork(self, entry: Entry, request_id: str, origin: Origin) -> Entry:
         """A new stream that begins as another one is.
@@ -77,13 +92,26 @@ class StreamRegistry:
             InvalidRequest, StreamSealed, BudgetExceeded: the session cannot be forked so.
         """
         self.check_room()
-        return self._add(entry.session.fork(max_new_tokens=origin.max_new_tokens), request_id, origin)
+        tag = Tag(_new_handle(), request_id, origin, entry.projections)
+        session = entry.session.fork(max_new_tokens=origin.max_new_tokens, tag=tag.encode())
+        return self._add(session, tag)
 
-    def adopt(self, session: DecoderSession, request_id: str, imported: Imported) -> Entry:
-        """The stream that a session has become. Raises QuotaExceeded; the session is then still the
-        caller's."""
+    def adopt(
+        self, session: DecoderSession, request_id: str, imported: Imported, projections_name: str = ""
+    ) -> Entry:
+        """The stream that a session has become, which was not published yet. Raises QuotaExceeded; the
+        session is then still the caller's."""
         self.check_room()
-        return self._add(session, request_id, imported)
+        tag = Tag(_new_handle(), request_id, imported, projections_name)
+        session.publish(tag.encode())
+        return self._add(session, tag)
+
+    def take_back(self, tag: Tag, session: DecoderSession) -> Entry:
+        """A stream of an earlier start, under the handle that it had. Its lease starts anew."""
+        entry = self._add(session, tag)
+        if isinstance(tag.origin, Origin) and tag.origin.handle and tag.origin.prefix_name:
+            self.keep(entry, tag.origin.prefix_name)
+        return entry
 
     def keep(self, entry: Entry, prefix_name: str) -> None:
         """Give a stream a name that others may begin with."""
@@ -129,11 +157,11 @@ class StreamRegistry:
                 limit=self.max_streams,
             )
 
-    def _add(self, session: DecoderSession, request_id: str, origin: Origin | Imported | None) -> Entry:
-        entry = Entry(secrets.token_urlsafe(18), session, request_id, self.clock(), origin)
+    def _add(self, session: DecoderSession, tag: Tag) -> Entry:
+        entry = Entry(tag.handle, session, tag.open_id, self.clock(), tag.origin, tag.projections)
         self._entries[entry.handle] = entry
-        if request_id:
-            self._opened[request_id] = entry
+        if entry.open_id:
+            self._opened[entry.open_id] = entry
         return entry
 
     def get(self, handle: str, epoch: int) -> Entry:
@@ -183,10 +211,11 @@ class StreamRegistry:
             self._end(entry, "")
         return len(stale)
 
-    def close_all(self) -> None:
-        """Ends every stream."""
-        for entry in list(self._entries.values()):
-            self._end(entry, "")
+    def leave_all(self) -> None:
+        """Ends with every stream; what is in a file stays there, for the next start."""
+        for entry in self._entries.values():
+            entry.session.detach()
+        self._entries.clear()
 
     def _checked(self, handle: str, epoch: int) -> str:
         if not handle:
@@ -212,6 +241,10 @@ class StreamRegistry:
         if len(self._closed) > _TOMBSTONES:
             self._closed.popitem(last=False)
         return closed
+
+
+def _new_handle() -> str:
+    return secrets.token_urlsafe(18)
 
 
 def same_streams(one: StreamSpec, other: StreamSpec) -> bool:

@@ -175,7 +175,7 @@ class _Import:
             raise StreamClosed(f"the stream that {self._request_id!r} imported was closed meanwhile")
         session = self._restoring.finish()
         try:
-            return self._streams.adopt(session, self._request_id, imported)
+            return self._streams.adopt(session, self._request_id, imported, self._name)
         except BaseException:
             session.close()
             raise
@@ -192,7 +192,9 @@ class _Import:
         if not self._streams.knows(self._request_id):
             self._streams.check_room()
             arena = self._streams.arena
-            self._restoring = Restoring(lambda spec: DecoderSession(spec, arena, projections=projections))
+            self._restoring = Restoring(
+                lambda spec: DecoderSession(spec, arena, projections=projections, tag=None)
+            )
 
 
 def _check_piece(request: pb.ImportStreamRequest, *, first: bool) -> None:

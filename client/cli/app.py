@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from rondel.client.cli import model, streams
+from rondel.client.cli import arena, model, streams
 from rondel.client.cli.accuracy import accuracy
 from rondel.client.cli.demo import demo
 from rondel.client.cli.doctor import doctor
@@ -83,6 +83,7 @@ app.command()(endless)
 app.command()(doctor)
 app.add_typer(model.app, name="model")
 app.add_typer(streams.app, name="streams")
+app.add_typer(arena.app, name="arena")
 
 
 def run() -> NoReturn:

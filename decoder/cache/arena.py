@@ -9,22 +9,23 @@ and promised for at least once (``reservation.py``).
 
 from __future__ import annotations
 
-import mmap
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-import numpy as np
-
-from rondel.decoder.cache.layout import round_up
+from rondel.decoder.cache.arena_file import ArenaFile
+from rondel.decoder.cache.memory import Memory
+from rondel.decoder.cache.rebuild import Found, rebuild
 from rondel.decoder.cache.reservation import Reservation as Reservation
 from rondel.decoder.cache.shares import Shares
-from rondel.decoder.errors import BudgetExceeded, InvalidSpec
-
-UNIT: Final = 2 << 20
+from rondel.decoder.cache.slabs import UNIT as UNIT
+from rondel.decoder.cache.slabs import Pool, Slab, offsets_of
+from rondel.decoder.errors import ArenaFileError, BudgetExceeded, InvalidSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,69 +39,77 @@ class ArenaStats:
     shared: int = 0
 
 
-@dataclass(slots=True)
-class _Slab:
-    unit: int
-    fresh: list[int]
-    used_before: list[int] = field(default_factory=list)
-    in_use: int = 0
+class Detachable(Protocol):
+    """A stream that can be left in a file."""
 
-
-@dataclass(slots=True)
-class _Pool:
-    """All slabs of one page size."""
-
-    page_bytes: int
-    promised: int = 0
-    slabs: dict[int, _Slab] = field(default_factory=dict)
-    filling: _Slab | None = None
-
-    @property
-    def units(self) -> int:
-        return round_up(self.page_bytes, UNIT) // UNIT
-
-    @property
-    def pages_per_slab(self) -> int:
-        return self.units * UNIT // self.page_bytes
-
-    def slabs_for(self, pages: int) -> int:
-        return -(-pages // self.pages_per_slab)
+    def detach(self) -> None: ...
 
 
 class Arena:
     """Memory for pages, at most ``budget`` bytes of it (rounded down to 2 MiB).
 
+    With ``path`` it is a file, and streams in it outlive this process: *what was acknowledged survives kill
+    -9, bit-exact; not power loss*. The file is made if there is none, with all its bytes, so that a full disk
+    is an error here and never later; it has a few MiB beyond the budget.
+    Nobody else can have it until :meth:`close`, or the end of the process. The streams in a file that was
+    there are handed out by ``attach`` (``decoder/attach.py``); until then they keep what they have.
+
     Safe to use from several threads. Offsets that it hands out are relative to :attr:`base`.
 
     Raises:
         InvalidSpec: the budget is below 2 MiB or the system refuses to map it.
+        ArenaFileError: the file cannot be made, or is of another budget. What was there is left alone.
+        ArenaFileBusy, CorruptArena, UnsupportedArena: it is in use, damaged or of another version.
     """
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, *, path: str | os.PathLike[str] | None = None) -> None:
         if isinstance(budget, bool) or not isinstance(budget, int) or budget < UNIT:
             raise InvalidSpec(
                 f"budget must be an integer of at least {UNIT} bytes, got {budget!r}", field="budget"
             )
         self._units = budget // UNIT
-        try:
-            self._map = mmap.mmap(-1, (self._units + 1) * UNIT, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except (OSError, OverflowError, ValueError) as error:
-            raise InvalidSpec(f"the system refuses to map {budget} bytes: {error}", field="budget") from error
-        # Reading a cache walks more memory than the TLB covers in 4 KiB pages. Advice only: a kernel built
-        # without huge pages refuses it, and nothing but speed is lost.
-        with suppress(OSError):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        everything = np.frombuffer(self._map, dtype=np.uint8)
-        # The mapping has one unit to spare: slabs start on a multiple of 2 MiB, as huge pages need.
-        self._lead = -everything.ctypes.data % UNIT
-        self._bytes = everything[self._lead : self._lead + self._units * UNIT]
+        self._memory = Memory(self._units) if path is None else ArenaFile(path, self._units)
+        self._bytes = self._memory.bytes
         self.base: Final[int] = self._bytes.ctypes.data
         self._unit_taken = bytearray(self._units)
-        self._pools: dict[int, _Pool] = {}
+        self._pools: dict[int, Pool] = {}
         self._resident = 0
         self._shares = Shares()
         self._abandoned: deque[Reservation] = deque()
         self._lock = threading.Lock()
+        self.found: list[Found] = []
+        """The streams of a file that was there, until they are handed out."""
+        self._streams: weakref.WeakSet[Detachable] = weakref.WeakSet()
+        if self._memory.file is not None:
+            self.found = rebuild(self, self._memory.file)
+
+    @property
+    def file(self) -> ArenaFile | None:
+        """The file that the memory is, if it is one."""
+        return self._memory.file
+
+    @property
+    def held(self) -> bool:
+        """Whether the memory is ours; a file is not once it was closed."""
+        return self._memory.held
+
+    def note(self, stream: Detachable) -> None:
+        """Have a stream detached by :meth:`close`."""
+        if self.file is not None:
+            self._streams.add(stream)
+
+    def close(self) -> None:
+        """Let others have the file: every session in it is detached, its stream stays. An arena without a
+        file stays as it is. Doing it twice is harmless.
+
+        Raises:
+            SessionBusy: a session is inside a call. The file is still ours.
+        """
+        if self.file is not None:
+            self._sweep()
+            for stream in list(self._streams):
+                stream.detach()
+            self.file.close()
 
     def stats(self) -> ArenaStats:
         """How much is claimed and used now."""
@@ -114,7 +123,10 @@ class Arena:
 
         Raises:
             BudgetExceeded: there is no room; nothing was claimed.
+            ArenaFileError: the arena's file was closed, or is that of the process which we were forked from.
         """
+        if not self.held:
+            raise ArenaFileError("the arena's file is not ours: it was closed, or we were forked")
         self._sweep()
         with self._lock:
             self._promise(demand)
@@ -122,13 +134,13 @@ class Arena:
 
     def _promise(self, demand: Mapping[int, int]) -> None:
         """Claim the slabs for so many pages more, or raise BudgetExceeded and claim nothing."""
-        claimed: list[tuple[_Pool, _Slab]] = []
+        claimed: list[tuple[Pool, Slab]] = []
         demand = {page_bytes: pages for page_bytes, pages in demand.items() if pages}
         # Counted first: a demand beyond all bounds must not claim slab after slab to find that out.
         if self._units_short(demand) > self._unit_taken.count(0):
             raise self._refusal(demand)
         for page_bytes, pages in demand.items():
-            pool = self._pools.setdefault(page_bytes, _Pool(page_bytes))
+            pool = self._pools.setdefault(page_bytes, Pool(page_bytes))
             for _ in range(max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))):
                 unit = self._find_units(pool.units)
                 if unit is None:
@@ -140,19 +152,19 @@ class Arena:
             self._pools[page_bytes].promised += pages
 
     def abandon(self, reservation: Reservation) -> None:
-        """Have a reservation released at the next occasion. For finalisers, which may run anywhere, even
-        inside this arena."""
+        """Have a reservation left (``Reservation.leave``) at the next occasion. For finalisers, which may run
+        anywhere, even inside this arena."""
         self._abandoned.append(reservation)
 
     def _sweep(self) -> None:
         with suppress(IndexError):  # empty, perhaps since another thread was quicker
             while True:
-                self._abandoned.popleft().release()
+                self._abandoned.popleft().leave()
 
     def _units_short(self, demand: Mapping[int, int]) -> int:
         units = 0
         for page_bytes, pages in demand.items():
-            pool = self._pools.get(page_bytes, _Pool(page_bytes))
+            pool = self._pools.get(page_bytes, Pool(page_bytes))
             units += pool.units * max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))
         return units
 
@@ -170,21 +182,21 @@ class Arena:
         found = self._unit_taken.find(bytes(count))
         return None if found < 0 else found
 
-    def _add_slab(self, pool: _Pool, unit: int) -> _Slab:
+    def _add_slab(self, pool: Pool, unit: int) -> Slab:
         self._unit_taken[unit : unit + pool.units] = b"\1" * pool.units
-        first = unit * UNIT
-        offsets = [first + i * pool.page_bytes for i in range(pool.pages_per_slab)]
-        slab = _Slab(unit, offsets[::-1])
+        offsets = offsets_of(unit, pool.page_bytes)[::-1]
+        # What a file held before is still there.
+        slab = Slab(unit, offsets) if self.file is None else Slab(unit, [], offsets)
+        self._memory.claim(unit, pool.page_bytes)
         pool.slabs[unit] = slab
         return slab
 
-    def _drop_slab(self, pool: _Pool, slab: _Slab) -> None:
+    def _drop_slab(self, pool: Pool, slab: Slab) -> None:
         del pool.slabs[slab.unit]
         if pool.filling is slab:
             pool.filling = None
+        self._memory.give_back(slab.unit, pool.units, used=bool(slab.used_before))
         self._unit_taken[slab.unit : slab.unit + pool.units] = bytes(pool.units)
-        if slab.used_before:
-            self._map.madvise(mmap.MADV_DONTNEED, self._lead + slab.unit * UNIT, pool.units * UNIT)
 
     def _take(self, page_bytes: int, *, zeroed: bool = True) -> int:
         pool = self._pools[page_bytes]
@@ -227,7 +239,7 @@ class Arena:
         if not pool.slabs:
             del self._pools[page_bytes]
 
-    def _slab_of(self, pool: _Pool, offset: int) -> int:
+    def _slab_of(self, pool: Pool, offset: int) -> int:
         unit = offset // UNIT
         while unit not in pool.slabs:  # a page above 2 MiB, or one across a unit border of its slab
             unit -= 1

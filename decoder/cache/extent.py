@@ -56,6 +56,11 @@ class StreamExtent:
         """The most tokens that the specification allows."""
         return self._spec.length_limit
 
+    @property
+    def quota(self) -> int | None:
+        """The most tokens that the stream may reach as a fork; None = no such limit."""
+        return self._quota
+
     def layer_length(self, layer: int) -> int:
         """Tokens that one layer has. Raises InvalidLayer."""
         self._spec.group_index(layer)
@@ -99,6 +104,19 @@ class StreamExtent:
         what a claim has overwritten is gone, whether the call went well or not."""
         lengths, claimed, self.length, self.high_water = marks
         self._lengths, self._claimed = list(lengths), list(claimed)
+
+    def resume(self, marks: Marks, *, generation: int, sealed: bool) -> None:
+        """Go on where another stream stood: for an empty one that has the other's pages."""
+        self.reset(marks)
+        self.generation, self.sealed = generation, sealed
+
+    def begin(self, length: int) -> None:
+        """Note that a change is about to be made which shows before it is complete, and that the stream had
+        so many tokens before it. Only a stream in a file does: it may be killed before :meth:`end`, or before
+        :meth:`reset` is through."""
+
+    def end(self) -> None:
+        """Note that the change is complete."""
 
     def seal(self) -> None:
         """Refuse all change from now on. Raises SequenceGap unless all layers have the same length."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 
+from rondel.decoder.cache import recorded
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
@@ -20,7 +20,10 @@ def opened(spec: StreamSpec, arena: Arena) -> Parts:
     """An empty stream, with promises for all pages that it can come to need. Raises BudgetExceeded."""
     layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
     # Before the page tables are made: a stream too large for the arena may be too large for those.
-    pages = arena.reserve(sum((layout.demand for layout in layouts), Counter()))
+    demand = sum((layout.demand for layout in layouts), Counter[int]())
+    if arena.file is not None:
+        return recorded.opened(spec, layouts, demand, arena)
+    pages = arena.reserve(demand)
     try:
         return StreamExtent(spec, layouts), [GroupRings(layout) for layout in layouts], pages
     except BaseException:
@@ -28,10 +31,8 @@ def opened(spec: StreamSpec, arena: Arena) -> Parts:
         raise
 
 
-def forked(
-    extent: StreamExtent, rings: Sequence[GroupRings], pages: Reservation, max_new_tokens: int | None
-) -> Parts:
-    """Extent, rings and pages of a stream that begins as a copy of the one with these parts.
+def forked(spec: StreamSpec, parts: Parts, max_new_tokens: int | None, arena: Arena) -> Parts:
+    """A stream that begins as a copy of the one with these parts.
 
     Room is promised to it for every page that it may come to write to: for all of them, or, with
     ``max_new_tokens``, for those that so many positions from ``extent.length`` on are in. Always among these
@@ -43,6 +44,7 @@ def forked(
         StreamSealed: a sealed stream cannot take new tokens, nor can its fork.
         BudgetExceeded: the arena has no room for the promises; nothing changed.
     """
+    extent, rings, pages = parts
     if max_new_tokens is not None:
         wanted = integer("max_new_tokens", max_new_tokens, least=0)
         max_new_tokens = min(wanted, extent.length_limit - extent.length)
@@ -55,7 +57,8 @@ def forked(
     for ring in rings if not extent.sealed else ():
         _reserve(ring, extent, max_new_tokens, fresh, own)
     tables = [ring.fork() for ring in rings]
-    return extent.fork(max_new_tokens), tables, pages.fork(fresh, own)
+    fork = extent.fork(max_new_tokens), tables, pages.fork(fresh, own)
+    return fork if arena.file is None else recorded.forked(spec, fork, arena)
 
 
 def _reserve(

@@ -19,6 +19,7 @@ from rondel.decoder.errors import BudgetExceeded, QuotaExceeded
 
 if TYPE_CHECKING:
     from rondel.decoder.cache.arena import Arena
+    from rondel.decoder.cache.record import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,10 @@ class Place:
     def offset(self) -> int:
         """The page."""
         return int(self.table[self.column])
+
+    def name(self, offset: int) -> None:
+        """Have the entry name another page."""
+        self.table[self.column] = offset
 
 
 class Reservation:
@@ -50,6 +55,18 @@ class Reservation:
         # All reservations that may hold pages of ours: the streams forked from one another, ours included.
         self._family: set[Reservation] | None = None
         self._open = True
+        self.record: Slot | None = None
+        """What a file says about the stream."""
+
+    @property
+    def demand(self) -> dict[int, int]:
+        """Pages promised, by page size in bytes."""
+        return dict(self._demand)
+
+    def borrowed(self, tables: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these pages are borrowed."""
+        with self._arena._lock:
+            return np.isin(tables, [offset for pages in self._borrowed.values() for offset in pages])
 
     @property
     def shares(self) -> bool:
@@ -169,7 +186,7 @@ class Reservation:
         size, old = place.page_bytes, place.offset
         new = self._arena._copied(size, old)
         self._paid[size].add(new)
-        place.table[place.column] = new
+        place.name(new)
         self._paid[size].remove(old)
         last = self._arena._shares.promises(old) == 1
         if last:  # our promise goes with us, the one made for this case to whoever stays
@@ -197,9 +214,11 @@ class Reservation:
         """
         arena, freed = self._arena, 0
         with arena._lock:
-            if not self._open:
+            if not (self._open and arena.held):
                 return 0
             self._open = False
+            if self.record is not None:  # before a page can become another stream's
+                self.record.withdraw()
             for size, pages in self._demand.items():
                 left = self._leave(size)
                 self._bequeath(size, left)
@@ -210,7 +229,17 @@ class Reservation:
                 if len(self._family) == 1:
                     self._family.pop()._family = None
             self._paid, self._borrowed, self._family = {}, {}, None
+        if self.record is not None:
+            self.record.pages.release()
         return freed
+
+    def leave(self) -> None:
+        """End without being closed: what is published in a file stays there as it is; else release."""
+        if self.record is None or not self.record.published:
+            self.release()
+            return
+        with self._arena._lock:
+            self._open = False
 
     def _leave(self, size: int) -> set[int]:
         """Hold nothing of this size any more; the pages that only we have paid for and others hold."""

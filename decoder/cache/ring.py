@@ -32,6 +32,11 @@ class GroupRings:
         """Ring and sink pages in use, over all layers."""
         return int(np.count_nonzero(self._tables >= 0))
 
+    @property
+    def tables(self) -> NDArray[np.int64]:
+        """The page tables of all layers: byte offsets [layers of the group, 1 + ring pages]."""
+        return self._tables
+
     def table(self, layer: int) -> NDArray[np.int64]:
         """The page table of one layer: byte offsets [1 + ring pages], sink page first."""
         row: NDArray[np.int64] = self._tables[self._row_of[layer]]
@@ -61,10 +66,15 @@ class GroupRings:
         taken."""
         table = self.table(layer)
         return [
-            Place(table, column, self.page_bytes(column))
-            for column in self.layout.columns(start, stop)
-            if table[column] >= 0
+            self._place(layer, column) for column in self.layout.columns(start, stop) if table[column] >= 0
         ]
+
+    def _place(self, layer: int, column: int) -> Place:
+        return Place(self.table(layer), column, self.page_bytes(column))
+
+    def _name(self, row: int, column: int, offset: int) -> None:
+        """Write a page into the table, or -1 for none."""
+        self._tables[row, column] = offset
 
     def fork(self) -> GroupRings:
         """The same page tables once more: they name the same pages."""
@@ -78,23 +88,24 @@ class GroupRings:
         # Counted before they are taken: an error in between leaves a column that shrink() gives back.
         if self.layout.sink_page and length and not self._sink_taken:
             self._sink_taken = True
-            for table in self._tables:
-                table[0] = pages.take(self.layout.sink_page.page_bytes)
+            for row in range(len(self._tables)):
+                self._name(row, 0, pages.take(self.layout.sink_page.page_bytes))
         tokens = min(max(0, length - self.group.sinks), self.layout.capacity)
         while self._pages_taken * PAGE_SLOTS < tokens:
             self._pages_taken += 1
-            for table in self._tables:
-                table[self._pages_taken] = pages.take(self.layout.page.page_bytes)
+            for row in range(len(self._tables)):
+                self._name(row, self._pages_taken, pages.take(self.layout.page.page_bytes))
 
     def shrink(self, columns: int, pages: Reservation) -> None:
         """Give back all but the first ``columns`` that were taken."""
         while self.columns > columns:
             # The sink page is the first to be taken, so the last to go.
             page = self.layout.page if self._pages_taken else self.layout.sink_page
-            for table in self._tables:
-                if page is not None and table[self._pages_taken] >= 0:
-                    pages.give_back(page.page_bytes, int(table[self._pages_taken]))
-                    table[self._pages_taken] = -1
+            for row, offset in enumerate(self._tables[:, self._pages_taken].tolist()):
+                if page is not None and offset >= 0:
+                    # In this order: once it is back, it may be another stream's before we have forgotten it.
+                    self._name(row, self._pages_taken, -1)
+                    pages.give_back(page.page_bytes, offset)
             if self._pages_taken:
                 self._pages_taken -= 1
             else:

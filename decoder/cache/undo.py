@@ -58,6 +58,7 @@ class Undo:
 
     def restore(self) -> None:
         """Put everything back. Doing it twice is harmless."""
+        self._extent.begin(self._marks[2])
         for held, copy in self._kept:
             held[:] = copy
         # Only now: until its page is whole again a claim says that it is not.

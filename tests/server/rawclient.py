@@ -88,10 +88,18 @@ class Client:
         )
 
     async def attend(
-        self, stream: pb.StreamRef, layer: int, q: Floats, position: int | None = None
+        self,
+        stream: pb.StreamRef,
+        layer: int,
+        q: Floats,
+        position: int | None = None,
+        *,
+        generation: int = 0,
     ) -> Floats:
         reply = await self.attention.Attend(
-            pb.AttendRequest(stream=stream, layer=layer, q=to_tensor(q), position=position)
+            pb.AttendRequest(
+                stream=stream, generation=generation, layer=layer, q=to_tensor(q), position=position
+            )
         )
         return from_tensor(reply.out, name="out")
 

@@ -1,0 +1,59 @@
+"""How a stream ends; one in a file may stay there when its process does."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from rondel.decoder.cache.arena import Arena
+from rondel.decoder.cache.record import StreamRecord, checked_tag
+from rondel.decoder.errors import InvalidRequest
+from rondel.decoder.view import StreamView
+
+
+class KeptStream(StreamView):
+    """A stream in an arena; in one with a file it has a record there."""
+
+    _arena: Arena
+
+    def publish(self, tag: bytes = b"") -> None:
+        """Let the stream be found in the arena's file, under a tag of up to 1 KiB that means something to its
+        owner. Nothing where the arena has no file.
+
+        Raises:
+            InvalidRequest: the tag is too long, or the stream has one already.
+        """
+        tag = checked_tag(tag)
+        with self._turn:
+            record = self._pages.record
+            if not isinstance(record, StreamRecord):
+                return
+            if record.published:
+                raise InvalidRequest("the stream has been published already", field="tag")
+            record.publish(tag)
+
+    def detach(self) -> None:
+        """Close the session and leave the stream in the arena's file, for whoever attaches to it next. Where
+        it is in none, this is what ``close`` does. Doing it twice is harmless. Raises SessionBusy."""
+        if self._turn.closed:
+            return
+        with self._turn:
+            self._turn.closed = True
+            self._pages.leave()
+
+    def close(self) -> int:
+        """Give all pages back, but for those that forks hold; the bytes that are free to be reserved again.
+        In a file the stream is gone, too.
+
+        Doing it twice is harmless, and frees nothing more. Raises SessionBusy during another call.
+        """
+        if self._turn.closed:
+            return 0
+        with self._turn:
+            self._turn.closed = True
+            return self._pages.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
