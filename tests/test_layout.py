@@ -25,6 +25,7 @@ PUBLIC = [
     "Stream",
     "StreamSpec",
     "__version__",
+    "attach",
     "merge_partials",
 ]
 

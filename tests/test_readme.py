@@ -49,6 +49,14 @@ def test_the_example_of_snapshots_runs(
     assert capsys.readouterr().out == "True\n1000 True\n"
 
 
+def test_the_example_of_a_file_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(_example("Surviving a kill"), "README.md", "exec"), {})
+    assert capsys.readouterr().out == "b'mine' 1000\n"
+
+
 async def test_the_example_over_the_wire_runs(capsys: pytest.CaptureFixture[str]) -> None:
     from rondel.server.app import Server
     from rondel.server.config import ServerConfig

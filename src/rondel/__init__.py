@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         GenerationClient,
         Stream,
     )
+    from rondel.decoder.attach import attach
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.errors import RondelError
     from rondel.decoder.projection import Projection, Projections
@@ -52,6 +53,7 @@ __all__ = [
     "Stream",
     "StreamSpec",
     "__version__",
+    "attach",
     "merge_partials",
 ]
 
@@ -66,6 +68,7 @@ _HOMES = {
     "RondelError": "rondel.decoder.errors",
     "Rope": "rondel.decoder.rope",
     "StreamSpec": "rondel.decoder.spec",
+    "attach": "rondel.decoder.attach",
     "merge_partials": "rondel.decoder.partials",
 }
 

@@ -170,7 +170,7 @@ class Trial:
         streams = {each: _copy(stream, self.memory) for each, stream in self.replay.items()}
         try:
             carry_out(deed, streams, self.memory)
-        except RondelError:
+        except (RondelError, KeyError):  # a stream that it names has just been given up as lost
             return None
         return streams.get(name)
 

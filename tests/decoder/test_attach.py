@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from survivors import same
 from rondel.decoder.attach import attach
 from rondel.decoder.cache.arena import Arena, ArenaStats
 from rondel.decoder.errors import (
+    ArenaFileError,
     BudgetExceeded,
     InvalidRequest,
     InvalidSpec,
@@ -246,3 +251,61 @@ def test_a_call_that_failed_leaves_nothing_in_the_file(path: Path, monkeypatch: 
                 carry_out({"do": "all", "number": 3, "new": "", "on": "s", "tokens": count}, streams, arena)
         arena, streams = again(arena, path)
         assert same(streams["s"], fill(DecoderSession(SPECS["ring"], Arena(BUDGET)), 700))
+
+
+def test_after_close_the_file_is_not_written_to(path: Path) -> None:
+    arena = Arena(BUDGET, path=path)
+    fill(DecoderSession(SPECS["ring"], arena, tag=b"s"), 300)
+    arena.close()
+    arena = Arena(BUDGET, path=path)
+    found = arena.found
+    arena.close()
+    before = path.read_bytes()
+    assert found[0].pages.release() == 0
+    with pytest.raises(ArenaFileError, match="not ours"):
+        DecoderSession(SPECS["ring"], arena)
+    assert path.read_bytes() == before
+
+
+FORKED = """
+import os, signal, sys
+import numpy as np
+from rondel import Arena, DecoderSession, StreamSpec
+from rondel.decoder.errors import RondelError
+spec = StreamSpec.uniform(layers=1, query_heads=1, kv_heads=1, head_dim=8, max_length=500)
+arena = Arena(8 << 20, path=sys.argv[1])
+session = DecoderSession(spec, arena)
+k = np.ones((3, 1, 8), np.float32)
+session.append(0, k, k)
+child = os.fork()
+if child == 0:
+    refused = 0
+    for act in (lambda: session.append(0, k, k), lambda: session.truncate(1), session.seal, session.fork,
+                lambda: DecoderSession(spec, arena)):
+        try:
+            act()
+        except RondelError as error:
+            refused += 1
+    session.close()
+    print(refused, flush=True)
+    signal.pause()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_forked_process_neither_writes_to_the_file_nor_keeps_it(path: Path) -> None:
+    """It has the mapping and a copy of the lock's descriptor; its parent is dead."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FORKED, str(path)]
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        try:
+            assert parent.stdout.readline() == "5\n"
+            parent.wait()
+            (stream,) = attach(Arena(8 << 20, path=path))
+            assert stream.session is not None
+            assert stream.session.length == 3
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
