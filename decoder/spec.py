@@ -102,7 +102,7 @@ class LayerGroup:
             )
         if self.window is None:
             for name in ("sinks", "reserve"):
-                if isinstance(getattr(self, name), bool) or getattr(self, name) != 0:
+                if type(getattr(self, name)) is not int or getattr(self, name) != 0:
                     raise InvalidSpec(
                         f"{name} must be 0 without a window (nothing is ever evicted), "
                         f"got {getattr(self, name)!r}",

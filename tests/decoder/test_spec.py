@@ -50,7 +50,7 @@ def test_query_heads_must_be_a_multiple_of_kv_heads(value: int) -> None:
         assert LayerGroup(**{**SOUND, "query_heads": 12, "kv_heads": value}).group_size == 12 // value
 
 
-@pytest.mark.parametrize("value", [1, -1, 129, 2**63, *NOT_WHOLE, None, False], ids=repr)
+@pytest.mark.parametrize("value", [0.0, -0.0, 1, -1, 129, 2**63, *NOT_WHOLE, None, False], ids=repr)
 @pytest.mark.parametrize("field", ["sinks", "reserve"])
 def test_without_a_window_nothing_is_kept_or_undone(field: str, value: Any) -> None:
     with pytest.raises(InvalidSpec) as caught:
