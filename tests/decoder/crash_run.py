@@ -22,14 +22,15 @@ def main() -> int:
     parser.add_argument("--folder", default=None, help="where the files are; default the system's")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        caught = [name for name in PLANTED if caught_within(Path(folder), name, 100)]
+        caught = [n for n in PLANTED if caught_within(Path(folder), n, 100)]
         trial, begin = Trial(Path(folder) / "arena", arguments.seed), time.monotonic()
         for _ in range(arguments.kills):
+            known = len(trial.counts.trouble)
             trial.kill()
+            for line in trial.counts.trouble[known:]:
+                sys.stderr.write(line + "\n")
             if trial.counts.kills % 50 == 0:
                 sys.stderr.write(f"{time.monotonic() - begin:6.0f} s  {trial.counts.numbers()}\n")
-    for line in trial.counts.trouble:
-        sys.stdout.write(line + "\n")
     counts = trial.counts
     sys.stdout.write(json.dumps({**counts.numbers(), "planted_caught": len(caught)}) + "\n")
     bad = counts.lost or counts.wrong or counts.failed_starts

@@ -131,7 +131,8 @@ class Trial:
         arena.close()
 
     def _compare(self, name: str, there: AttachedStream | None, pending: Deed | None) -> None:
-        for replay, what in self._outcomes(name, pending, there):
+        # All of them first: what is compared is rolled back, and the deed began with what it was before.
+        for replay, what in list(self._outcomes(name, pending, there)):
             if replay is None and there is None:
                 self.replay.pop(name, None)
                 return
@@ -145,8 +146,9 @@ class Trial:
             self.counts.lost += 1
         else:
             self.counts.wrong += 1
-        reason = "is not there" if there is None else there.reason or f"has {there.session}"
-        self.counts.trouble.append(f"{name}: {reason}; pending {pending}")
+        reason = "is not there" if there is None else there.reason or f"has {there.session.stats()}"  # type: ignore[union-attr]
+        before = self.replay[name].stats() if name in self.replay else None
+        self.counts.trouble.append(f"{name}: {reason}; before {before}; pending {pending}")
         if there is not None:
             there.drop()
         self.replay.pop(name, None)
@@ -171,7 +173,7 @@ class Trial:
         try:
             carry_out(deed, streams, self.memory)
         except (RondelError, KeyError):  # a stream that it names has just been given up as lost
-            return None
+            return self.replay.get(name)
         return streams.get(name)
 
     def _begin_again(self) -> None:
