@@ -20,6 +20,7 @@ from rondel.client.checks import checked_timeout
 from rondel.client.core import StreamCore
 from rondel.client.generation import Event, GenerateOptions, Model, Prompt
 from rondel.client.limits import Limits
+from rondel.client.opened import Opened
 from rondel.client.operations import OpenOptions, pack
 from rondel.client.values import Array, Options, ServerInfo, StepOutcome, StreamStats
 from rondel.decoder.errors import RondelError
@@ -192,15 +193,13 @@ class AsyncAttentionClient(_AsyncClient, AsyncImporting[AsyncStream]):
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         super().__init__(target, timeout=timeout, max_message_bytes=max_message_bytes)
-        self._opened: dict[str, StreamCore] = {}
+        self._opened = Opened()
         self._limits = Limits(max_message_bytes)
 
     async def open(self, spec: StreamSpec | None = None, **options: Unpack[OpenOptions]) -> AsyncStream:
-        """Open a stream, empty or with a named prefix; options as in OpenOptions.
-
-        Raises InvalidSpec, BudgetExceeded, QuotaExceeded, ProjectionNotFound, InvalidLayer, StreamNotFound.
-        """
-        return self._stream(await self._channel.run(operations.open_stream(spec, self._limits, **options)))
+        """``AttentionClient.open``."""
+        steps = operations.open_stream(spec, self._limits, self._opened, **options)
+        return self._stream(await self._channel.run(steps))
 
     def _stream(self, reply: pb.OpenStreamResponse) -> AsyncStream:
         return AsyncStream(self._channel, reply, self._opened, self._limits.in_force)

@@ -36,12 +36,12 @@ class StreamCore(StreamState):
         self._opened = opened
         opened[reply.handle] = self
 
-    def _store(self, first: int, count: int, k: Array, v: Array) -> Steps[int]:
+    def _store(self, first: int, count: int, position: int, k: Array, v: Array) -> Steps[int]:
         """One AppendToken: k [layers, tokens, Hkv, Dk], v [layers, tokens, Hkv, Dv]."""
         request = pb.AppendTokenRequest(
             stream=self._ref,
             generation=self._generation,
-            position=self.layer_length(first),
+            position=position,
             first_layer=first,
             k=to_tensor(k),
             v=to_tensor(v),
@@ -54,20 +54,23 @@ class StreamCore(StreamState):
     def _append(self, layer: int, k: Array, v: Array) -> Steps[int]:
         with self.alone():
             k, v = self._tokens(layer, k, v)
-            return (yield from self._store(layer, 1, k[None], v[None]))
+            self._unfinished = None
+            return (yield from self._store(layer, 1, self.layer_length(layer), k[None], v[None]))
 
     def _append_all(self, k: Array, v: Array) -> Steps[int]:
         with self.alone():
             (k, v), layers = self._stacks(k=k, v=v), self._spec.layers
             run, most = append_shape(self._ref, layers, self._spec.group(0), self._max_message_bytes)
-            tokens = k.shape[1]
+            tokens, start = k.shape[1], self._begin_whole()
             # The server takes any number of tokens for all layers; layers that go one after the other must
             # not run too far ahead.
-            parts = _even_pieces(tokens, most) if run == layers else self._pieces(tokens, most)
+            parts = _even_pieces(tokens, most) if run == layers else self._pieces(tokens, most, start)
             for part in parts:
                 for first in range(0, layers, run):
                     rows = slice(first, min(layers, first + run))
-                    yield from self._store(first, rows.stop - first, k[rows, part], v[rows, part])
+                    at = start + part.start
+                    yield from self._store(first, rows.stop - first, at, k[rows, part], v[rows, part])
+            self._unfinished = None
             return self._length
 
     def _attend(
@@ -113,8 +116,9 @@ class StreamCore(StreamState):
 
     def _step_embeddings(self, layer: int, x: Array, options: AttendOptions | None) -> Steps[Array]:
         with self.alone():
-            item = self._item(layer, options, False)
+            item = self._item(layer, options, False, self.layer_length(layer))
             item.embeddings.CopyFrom(to_tensor(checked_array("x", x, (None, None))))
+            self._unfinished = None
             reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=[item]))
             return self._result(layer, reply, False)[0]
 
@@ -126,19 +130,22 @@ class StreamCore(StreamState):
             if options is not None:
                 options.check(group, tokens)
             out = np.empty((self._spec.layers, tokens, group.query_heads, group.value_dim), np.float32)
-            for part in self._step_parts(tokens):
+            start = self._begin_whole()
+            for part in self._step_parts(tokens, start):
                 of_part = None if options is None else options.of_rows(part)
                 for layer in range(self._spec.layers):
-                    item = self.item(layer, q[layer, part], k[layer, part], v[layer, part], of_part, False)
+                    rows = q[layer, part], k[layer, part], v[layer, part]
+                    item = self._item_of(layer, *rows, of_part, False, start + part.start)
                     reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=[item]))
                     out[layer, part], _ = self._result(layer, reply, False)
+            self._unfinished = None
             return out
 
-    def _step_parts(self, tokens: int) -> Iterator[slice]:
+    def _step_parts(self, tokens: int, start: int) -> Iterator[slice]:
         """Pieces of a step of all layers. Rows that see what comes after them need all of it at once."""
         if all(group.causal for group in self._spec.groups):
-            return self.chunks(tokens)
-        room = self._spec.room(self._length)
+            return self.chunks(tokens, first=start)
+        room = self._spec.room(start)
         if tokens > room:
             raise ChunkTooLong(
                 f"rows that see what comes after them take at most {room} tokens at once, got {tokens}",
@@ -174,7 +181,7 @@ class StreamCore(StreamState):
                     stream=self._ref, generation=self._generation, length=length, request_id=request_id()
                 )
             reply = yield from ask(calls.TRUNCATE, self._truncating)
-            self._truncating = None
+            self._truncating = self._unfinished = None
             self._generation = reply.generation
             self._length = reply.committed_length
             self._lengths = [reply.committed_length] * self._spec.layers
@@ -216,19 +223,35 @@ class StreamCore(StreamState):
         options: AttendOptions | None,
         return_lse: bool,
     ) -> pb.StepItem:
+        item = self._item_of(layer, q, k, v, options, return_lse, self.layer_length(layer))
+        self._unfinished = None
+        return item
+
+    def _item_of(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        options: AttendOptions | None,
+        return_lse: bool,
+        position: int,
+    ) -> pb.StepItem:
         k, v = self._tokens(layer, k, v)
         group = self._spec.group(layer)
         q = checked_array("q", q, (len(k), group.query_heads, group.key_dim))
-        item = self._item(layer, options, return_lse)
+        item = self._item(layer, options, return_lse, position)
         for field, array in (("q", q), ("k", k), ("v", v)):
             getattr(item, field).CopyFrom(to_tensor(array))
         return item
 
-    def _item(self, layer: int, options: AttendOptions | None, return_lse: bool) -> pb.StepItem:
+    def _item(
+        self, layer: int, options: AttendOptions | None, return_lse: bool, position: int
+    ) -> pb.StepItem:
         return pb.StepItem(
             stream=self._ref,
             generation=self._generation,
-            position=self.layer_length(layer),
+            position=position,
             return_lse=bool(return_lse),
             options=_message(options),
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import Final, TypedDict
 
 from rondel.client import calls
@@ -11,8 +11,15 @@ from rondel.client.calls import Steps, ask
 from rondel.client.checks import checked_limit, checked_list, checked_spec, checked_text
 from rondel.client.core import StreamCore, request_id
 from rondel.client.limits import Limits
+from rondel.client.opened import Opened
 from rondel.client.values import Array, Options, ServerInfo, StepOutcome
-from rondel.decoder.errors import InvalidRequest, RondelError, ServerInternal
+from rondel.decoder.errors import (
+    DeadlineExpired,
+    InvalidRequest,
+    RondelError,
+    ServerInternal,
+    ServerUnavailable,
+)
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_to_message
@@ -34,6 +41,7 @@ class OpenOptions(TypedDict, total=False):
 def open_stream(
     spec: StreamSpec | None,
     limits: Limits,
+    opened: Opened,
     *,
     projections: str = "",
     from_prefix: str = "",
@@ -50,7 +58,15 @@ def open_stream(
     )
     if limits.epoch is None:  # before there is a stream that would be lost if this failed
         yield from server_info(limits)
-    reply = yield from ask(calls.OPEN, request)
+    for lost in list(opened.unanswered):
+        yield from _undo(lost)
+        if lost in opened.unanswered:  # another task of the client may have been quicker
+            opened.unanswered.remove(lost)
+    try:
+        reply = yield from ask(calls.OPEN, request)
+    except (DeadlineExpired, ServerUnavailable, GeneratorExit):  # the last is a cancelled call
+        opened.unanswered.append(request)
+        raise
     if reply.epoch != limits.epoch:
         try:
             yield from server_info(limits)
@@ -60,9 +76,18 @@ def open_stream(
     return reply
 
 
-def close_all(opened: Mapping[str, StreamCore]) -> list[Steps[None]]:
+def close_all(opened: Opened) -> list[Steps[None]]:
     """Close what a client has opened and not closed."""
-    return [stream.close_steps() for stream in list(opened.values())]
+    closings = [stream.close_steps() for stream in list(opened.values())]
+    return closings + [_undo(request) for request in opened.unanswered]
+
+
+def _undo(request: pb.OpenStreamRequest) -> Steps[None]:
+    """Close the stream of an Open that nobody heard the answer of: asked again, it is answered again."""
+    with suppress(RondelError):  # it could not be opened; or it never was, and now there is no room
+        reply = yield from ask(calls.OPEN, request)
+        stream = pb.StreamRef(handle=reply.handle, epoch=reply.epoch)
+        yield from ask(calls.CLOSE, pb.CloseStreamRequest(stream=stream))
 
 
 def pack(result: tuple[Array, Array | None]) -> Array | tuple[Array, Array]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rondel.client.checks import checked_array, checked_count
 from rondel.client.limits import step_tokens
 from rondel.client.values import Array
-from rondel.decoder.errors import InvalidShape, SessionBusy, StreamClosed
+from rondel.decoder.errors import InvalidShape, SequenceGap, SessionBusy, StreamClosed
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_from_message
@@ -25,6 +25,7 @@ class StreamState:
         self._length = reply.committed_length
         # A server that cannot fork yet does not tell the layers' lengths: they are all alike there.
         self._lengths = list(reply.layer_lengths) or [reply.committed_length] * self._spec.layers
+        self._unfinished: int | None = None  # where a call for all layers began that was not answered in full
         self._forking: pb.ForkStreamRequest | None = None
         self._truncating: pb.TruncateStreamRequest | None = None
         self._closed = False
@@ -66,10 +67,11 @@ class StreamState:
         self._spec.group_index(layer)
         return self._lengths[layer]
 
-    def chunks(self, tokens: int, *, at_most: int = 512) -> Iterator[slice]:
+    def chunks(self, tokens: int, *, at_most: int = 512, first: int | None = None) -> Iterator[slice]:
         """Slices of a run of new tokens, each of which every layer may take before the next one's turn.
 
-        Their steps, and the answers, are within the message limits of client and server. Raises
+        Their steps, and the answers, are within the message limits of client and server. ``first``: the
+        position of the run's first token, where it is not the stream's length at each slice's turn. Raises
         QuotaExceeded when not even one token is, and InvalidRequest.
         """
         tokens, at_most = checked_count("tokens", tokens, 0), checked_count("at_most", at_most, 1)
@@ -77,14 +79,31 @@ class StreamState:
             step_tokens(self._ref, group.layers[-1], group, self._max_message_bytes)
             for group in self._spec.groups
         )
-        return self._pieces(tokens, min(at_most, *fitting))
+        return self._pieces(tokens, min(at_most, *fitting), first)
 
-    def _pieces(self, tokens: int, at_most: int) -> Iterator[slice]:
+    def _pieces(self, tokens: int, at_most: int, first: int | None = None) -> Iterator[slice]:
+        """Pieces of a run; ``first``: the position of its first token, where it is not what comes next."""
         start = 0
         while start < tokens:
-            stop = min(tokens, start + min(at_most, self._spec.room(self._length)))
+            committed = self._length if first is None else first + start
+            stop = min(tokens, start + min(at_most, self._spec.room(committed)))
             yield slice(start, stop)
             start = stop
+
+    def _begin_whole(self) -> int:
+        """Where a call for all layers begins.
+
+        One that failed may be made again: then it begins, and is cut, as it was, and the server tells what it
+        has by now. Other tokens it refuses with PositionConflict.
+        """
+        if self._unfinished is None:
+            if max(self._lengths) != self._length:
+                raise SequenceGap(
+                    f"the layers are not level: they have {self._length} to {max(self._lengths)} tokens",
+                    expected=self._length,
+                )
+            self._unfinished = self._length
+        return self._unfinished
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from rondel.client.checks import checked_timeout
 from rondel.client.core import StreamCore
 from rondel.client.generation import Event, GenerateOptions, Model, Prompt
 from rondel.client.limits import Limits
+from rondel.client.opened import Opened
 from rondel.client.operations import OpenOptions, pack
 from rondel.client.sync_transfers import ExportedStream, Importing
 from rondel.client.values import Array, Options, ServerInfo, StepOutcome, StreamStats
@@ -191,7 +192,7 @@ class AttentionClient(_Client, Importing[Stream]):
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         super().__init__(target, timeout=timeout, max_message_bytes=max_message_bytes)
-        self._opened: dict[str, StreamCore] = {}
+        self._opened = Opened()
         self._limits = Limits(max_message_bytes)
 
     def open(self, spec: StreamSpec | None = None, **options: Unpack[OpenOptions]) -> Stream:
@@ -200,7 +201,8 @@ class AttentionClient(_Client, Importing[Stream]):
         Raises InvalidSpec, BudgetExceeded, QuotaExceeded; ProjectionNotFound, InvalidLayer, InvalidShape;
         StreamNotFound: no such prefix.
         """
-        return self._stream(self._channel.run(operations.open_stream(spec, self._limits, **options)))
+        steps = operations.open_stream(spec, self._limits, self._opened, **options)
+        return self._stream(self._channel.run(steps))
 
     def _stream(self, reply: pb.OpenStreamResponse) -> Stream:
         return Stream(self._channel, reply, self._opened, self._limits.in_force)
