@@ -49,7 +49,7 @@ class StreamState:
 
     @property
     def generation(self) -> int:
-        """How often the stream was truncated."""
+        """How often the stream was truncated, or attached to in a file."""
         return self._generation
 
     @property

@@ -43,7 +43,7 @@ class StreamView:
 
     @property
     def generation(self) -> int:
-        """How often the stream was truncated."""
+        """How often the stream was truncated, or attached to in a file."""
         return self._extent.generation
 
     @property

@@ -36,20 +36,14 @@ class Writer:
 
     def carry_out(self, calls: Sequence[LayerCall], parts: Iterable[slice], kernels: Kernels) -> None:
         """:meth:`apply` for calls that :meth:`parts` has settled."""
-        tokens, pieces = len(calls[0].k), False
         with self.undo(calls):
             for part in parts:
-                if part.start == 0 and part.stop < tokens:
-                    pieces = True
-                    self.extent.begin(self.extent.length)  # each of them is committed before the next
                 for call in calls:
                     first = self.place(call, part, kernels)
                     kernels.attend(call.queries(self.arena.base, first, part))
                     self.extent.advance(call.layer, first + part.stop - part.start)
             for call in calls:
                 call.finish()
-            if pieces:
-                self.extent.end()
 
     def undo(self, calls: Sequence[LayerCall]) -> Undo:
         """A context for carrying out checked calls: if it is left by an exception, nothing has changed.
@@ -58,7 +52,6 @@ class Writer:
             QuotaExceeded: a page would have to be copied that no room is promised for (``Reservation.own``).
             MemoryError: no room for what undoing needs.
         """
-        self.extent.end()  # what an interrupted restore may have left
         if self.pages.shares:
             self._own(calls)
         writes = [(call.rings, call.layer) for call in calls]
@@ -94,8 +87,14 @@ class Writer:
             call.settle(first)
         # Layers that are all of the stream's advance piece by piece. Mostly there is one.
         if len(calls) < self.spec.layers or ahead or tokens <= min(PIECE, room):
+            self.extent.end()  # what a restore that was interrupted may have left
             return iter([slice(0, tokens)])
-        return chunks(self.spec, self.extent, tokens, PIECE)
+        return self._pieces(tokens)
+
+    def _pieces(self, tokens: int) -> Iterator[slice]:
+        self.extent.begin(self.extent.length)
+        yield from chunks(self.spec, self.extent, tokens, PIECE)
+        self.extent.end()
 
     def place(self, call: LayerCall, part: slice, kernels: Kernels) -> int:
         """Claim positions and store a part of a call's tokens there; returns the first position."""

@@ -80,7 +80,7 @@ class Trial:
             raise RuntimeError("the process has no output")
         first = child.stdout.readline()
         if point:
-            seconds = max(seconds, 0.6)  # when its point does not come, it is killed as the others are
+            seconds = max(seconds, 0.3)  # when its point does not come, it is killed as the others are
         end = time.monotonic() + seconds
         os.set_blocking(child.stdout.fileno(), False)
         read = bytearray(first)
