@@ -23,7 +23,7 @@ def load(
     ] = None,
     closed: Annotated[
         int | None,
-        typer.Option(help="Instead: so many operations under way at any time.", rich_help_panel=_LOAD),
+        typer.Option(help="Instead: so many under way at any time; hides stalls.", rich_help_panel=_LOAD),
     ] = None,
     poisson: Annotated[
         bool, typer.Option("--poisson", help="Exponential gaps, not even ones.", rich_help_panel=_LOAD)

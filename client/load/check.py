@@ -31,8 +31,10 @@ class Findings:
     """What a checker has found."""
 
     checked: int = 0
+    """Answers that were compared."""
     wrong: int = 0
     unchecked: int = 0
+    """Answers of streams that were not chosen, or not followed to their end for want of time or memory."""
     first_wrong: str | None = None
 
 

@@ -86,10 +86,13 @@ class Member:
         self._signal(signal.SIGKILL)
         self._process.join()
 
-    def close(self) -> None:
-        """Have it close its streams and end; kill it when that takes too long."""
+    def let_go(self) -> None:
+        """Have it close its streams and end."""
         self.go_on()
         self._pipe.close()
+
+    def close(self) -> None:
+        """Wait for its end; kill it when that takes too long."""
         self._process.join(END_SECONDS)
         if self._process.is_alive():
             self._process.kill()

@@ -19,6 +19,8 @@ class Lane:
         self.player = player
         self._recorder = recorder
         self._arrivals: deque[tuple[float, float]] = deque()
+        self._sent = 0.0
+        self._under_way = False
         self._came = asyncio.Event()
         self.idle = asyncio.Event()
         """Set while nothing waits and nothing is under way."""
@@ -42,11 +44,13 @@ class Lane:
             await self._came.wait()
             while self._arrivals:
                 intended, noticed = self._arrivals[0]  # stays there until it is answered: see `unfinished`
-                sent = time.perf_counter()
+                self._sent = sent = time.perf_counter()
+                self._under_way = True
                 # Behind another operation of the stream it waits for the server. The rest is our doing.
                 lag = max(noticed - intended, sent - max(intended, free))
                 outcome = await self.player.play()
                 free = time.perf_counter()
+                self._under_way = False
                 self._arrivals.popleft()
                 self._recorder.record(
                     outcome.kind,
@@ -64,12 +68,13 @@ class Lane:
     def unfinished(self) -> None:
         """Record what still waits with the time it has waited: leaving it out would hide the worst."""
         now = time.perf_counter()
-        for intended, noticed in self._arrivals:
+        for number, (intended, noticed) in enumerate(self._arrivals):
+            under_way = self._under_way and number == 0
             self._recorder.record(
-                self.player.kind,
+                self.player.kind if under_way else None,
                 UNFINISHED,
                 intended=intended,
-                sent=min(noticed, now),
+                sent=self._sent if under_way else None,
                 done=now,
                 lag=noticed - intended,
                 tokens=0,

@@ -111,7 +111,7 @@ class Player:
         for stream in (self._fork, self._stream):
             if stream is not None:
                 with suppress(RondelError):  # an unreachable server frees it when its lease ends
-                    await stream.close()
+                    await self._close(stream)
         self._fork = self._stream = None
         self._moves.clear()
         self._script = iter(())
@@ -171,7 +171,8 @@ class Player:
             case Act.ATTEND if q is not None:
                 return await stream.attend(move.layer, q)
             case Act.APPEND if k is not None and v is not None:
-                await stream.append_all(k, v)
+                # Only ever the first tokens of a stream: made again, it goes on behind what has got there.
+                await stream.append_all(k[:, stream.length :], v[:, stream.length :])
             case Act.TRUNCATE:
                 await stream.truncate(move.length)
             case Act.FORK:
@@ -179,14 +180,22 @@ class Player:
             case Act.ATTEND_FORK if fork is not None and q is not None:
                 return await fork.attend(move.layer, q)
             case Act.CLOSE_FORK if fork is not None:
-                async with connection.unbroken():
-                    await fork.close()
+                await self._close(fork)
                 self._fork = None
             case Act.CLOSE:
-                async with connection.unbroken():
-                    await stream.close()
+                await self._close(stream)
                 self._stream = None
         return None
+
+    async def _close(self, stream: AsyncStream) -> None:
+        connection = self._with.connection
+        async with connection.unbroken():
+            if (
+                stream.closed
+            ):  # it says so as soon as it was asked to; whether the server has heard it is another matter
+                await connection.close_handle(stream.handle)
+            else:
+                await stream.close()
 
 
 class _WasCancelled(Exception):

@@ -58,11 +58,11 @@ class Recorder:
 
     def record(
         self,
-        kind: Kind,
+        kind: Kind | None,
         status: str,
         *,
         intended: float,
-        sent: float,
+        sent: float | None,
         done: float,
         lag: float,
         tokens: int,
@@ -71,7 +71,8 @@ class Recorder:
         """One operation; times as ``time.perf_counter`` gives them.
 
         Latency is ``done`` - ``intended``: what whoever wanted it at that time has waited. Service is
-        ``done`` - ``sent``. ``lag`` is what this generator alone was late by.
+        ``done`` - ``sent``. ``lag`` is what this generator alone was late by. What was never sent has
+        no ``sent``, and no ``kind`` yet.
         """
         if intended < self._begin:
             return
@@ -82,9 +83,11 @@ class Recorder:
             self._tokens += tokens
         if status not in _TIMED:
             return
-        for name in (DISTURBED,) if disturbed else (ALL, kind.value):
+        names = [DISTURBED] if disturbed else [ALL, *([] if kind is None else [kind.value])]
+        for name in names:
             self._of(self._latency, name).record(done - intended)
-            self._of(self._service, name).record(done - sent)
+            if sent is not None:
+                self._of(self._service, name).record(done - sent)
         if not disturbed:
             self._recent.append(done - intended)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -44,18 +43,20 @@ def run_load(plan: Plan, show: Callable[[View], None] = lambda view: None) -> Lo
     Raises ModuleNotFoundError without hdrhistogram, and what opening the streams raises.
     """
     Histogram()
-    with ExitStack() as stack:
-        run = _Run(plan, stack, show)
+    run = _Run(plan, show)
+    try:
         run.begin()
         run.last()
         return run.result()
+    finally:
+        run.end()
 
 
 class _Run:
-    def __init__(self, plan: Plan, stack: ExitStack, show: Callable[[View], None]) -> None:
+    def __init__(self, plan: Plan, show: Callable[[View], None]) -> None:
         self._plan = plan
-        self._stack = stack
         self._show = show
+        self._all: list[Member] = []
         self._workers: list[Member] = []
         self._to_stop: list[Member] = []
         self._to_kill: list[Member] = []
@@ -104,14 +105,17 @@ class _Run:
         lost = [member.job.name for member in self._workers if member.done is None]
         return LoadResult.of(self._plan, ready, done, lost, self._inflicted)
 
-    @property
-    def _all(self) -> list[Member]:
-        return [*self._workers, *self._to_stop, *self._to_kill]
-
     def _member(self, job: Job) -> Member:
         member = Member(job)
-        self._stack.callback(member.close)
+        self._all.append(member)
         return member
+
+    def end(self) -> None:
+        """End all processes, each closing its streams. Also in the middle of a run."""
+        for member in self._all:
+            member.let_go()
+        for member in self._all:
+            member.close()
 
     def _faults(self) -> Iterator[tuple[float, Callable[[], None]]]:
         """What is done to the victims, and when."""

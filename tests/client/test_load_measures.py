@@ -72,10 +72,11 @@ def test_refusals_and_disturbed_operations_do_not_touch_the_times() -> None:
         record(recorder, 1.0, "OVERLOADED", done=1.011)
         record(recorder, 1.0, disturbed=True, done=9.0)
     record(recorder, 1.0)
-    record(recorder, 1.0, UNFINISHED, done=6.0)
+    record(recorder, 1.0, UNFINISHED, sent=None, done=6.0)
     totals = Totals([recorder.tallies()])
     assert totals.statuses == {"OVERLOADED": 10, OK: 11, UNFINISHED: 1}
     assert totals.latency["all"].count == 2
+    assert totals.service["all"].count == 1
     assert totals.latency["disturbed"].count == 10
     assert totals.latency["all"].milliseconds(100) == pytest.approx(5000, rel=1e-3)
 

@@ -1,9 +1,11 @@
 """Whole runs of a load generator: processes that send, servers that stand still, exit codes."""
 
+import io
 import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -11,12 +13,15 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from rich.console import Console
 from typer.testing import CliRunner
 
 from rondel.client import AttentionClient
+from rondel.client.cli import load_view
 from rondel.client.cli.app import app
 from rondel.client.cli.launch import server
 from rondel.client.load.faults import Faults
+from rondel.client.load.job import Progress
 from rondel.client.load.plan import Plan
 from rondel.client.load.runner import View, run_load
 from rondel.client.load.schedule import Constant
@@ -61,9 +66,9 @@ def test_a_stall_is_seen_by_all_who_would_have_come_meanwhile() -> None:
     100 per second 200 come due. All of them have waited; hardly any took long once it was sent."""
     with server("--budget-bytes=16777216") as running:
         result = run_load(
-            plan(running.address, streams=2, duration=3.0), once(0.3, lambda: stop_for(2.0, running.pid))
+            plan(running.address, streams=2, duration=2.5), once(0.2, lambda: stop_for(2.0, running.pid))
         )
-    assert result.completed == 300
+    assert result.completed == 250
     assert result.latency["all"]["p99"] > 1800
     assert result.service["all"]["max"] > 1800
     assert result.service["all"]["p90"] < result.latency["all"]["p50"] / 2
@@ -113,6 +118,41 @@ def test_clients_that_are_stopped_and_killed_harm_nobody(address: str) -> None:
 
 def run(*args: str) -> Result:
     return CliRunner().invoke(app, ["load", *args])
+
+
+def test_ctrl_c_leaves_no_stream_and_no_process_behind(address: str) -> None:
+    before = open_streams(address)
+    command = [sys.executable, "-m", "rondel.client.cli", "load", address, "--closed=2"]
+    with subprocess.Popen(
+        [*command, "--duration=60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        while open_streams(address) < before + 16:  # all of them: the worker is at work
+            assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)  # its pipes end when all its processes have
+    assert running.returncode == 128 + signal.SIGINT
+    assert out == b""
+    assert b"Traceback" not in err
+    assert open_streams(address) == before
+
+
+def test_the_live_view_tells_how_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(load_view, "err", Console(file=screen, force_terminal=True, width=100))
+    for view in (
+        View(-1.0, Progress(0, 0, 0, 0, 0.0, 0.0)),
+        View(2.5, Progress(200, 3, 7, 1, 1.25, 9.5)),
+    ):
+        with load_view.live(plan("localhost:1", duration=9.0)) as tell:
+            tell(view)
+    shown = screen.getvalue()
+    for text in (
+        "opening 4 streams on localhost:1",
+        "2.5 of 9 s",
+        "200 done, 3 failed, 7 waiting",
+        "p99 9.50",
+    ):
+        assert text in shown
 
 
 SHAPE = [

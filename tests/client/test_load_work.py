@@ -44,7 +44,7 @@ def job(target: str, schedule: Schedule, workload: Workload, **changed: Any) -> 
         "schedule": schedule,
         "streams": tuple(range(6)),
         "workload": workload,
-        "duration": 0.6,
+        "duration": 0.4,
         "warmup": 0.0,
         "drain": 20.0,
         "timeout": 20.0,
@@ -84,7 +84,7 @@ async def test_all_kinds_of_operations_are_answered_right(address: str, schedule
     assert found.findings.checked > 0
     assert (found.findings.wrong, found.findings.unchecked) == (0, 0), found.findings.first_wrong
     if isinstance(schedule, Constant):
-        assert totals.statuses[OK] == 60
+        assert totals.statuses[OK] == 40
         assert set(totals.latency) >= {"all", "step", "append", "attend", "truncate", "fork"}
 
 
@@ -100,7 +100,7 @@ async def test_cancelled_calls_leave_no_stream_behind_and_no_answer_wrong(addres
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_broken_connections_leave_no_stream_behind_and_no_answer_wrong(proxy: Any) -> None:
-    breaks = (0.1, 0.25, 0.4)
+    breaks = (0.1, 0.2, 0.3)
     found = await done(job(proxy.address, Closed(concurrency=4), ALL_OF_IT, reconnects=breaks))
     assert found.reconnected == 3
     assert set(Totals([found.tallies]).statuses) == {OK}
@@ -190,7 +190,7 @@ async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterat
 async def test_one_wrong_bit_in_one_answer_is_found(address: str) -> None:
     async with between(address, Between, 25) as target:
         found = await done(job(target, Constant(rate=100), STEPS))
-    assert found.findings.checked == 120
+    assert found.findings.checked == 80
     assert found.findings.wrong == 1
     assert found.findings.first_wrong is not None
     assert "1 of 64 numbers differ, the first at [0, 3, 15]" in found.findings.first_wrong
@@ -200,8 +200,8 @@ async def test_one_wrong_bit_in_one_answer_is_found(address: str) -> None:
 async def test_what_is_never_answered_counts_with_the_time_it_has_waited(address: str) -> None:
     """One stream's answer is kept from it: all that was due on that stream is UNFINISHED, and slow."""
     async with between(address, Silent, 25) as target:
-        found = await done(job(target, Constant(rate=100), STEPS, drain=0.4))
+        found = await done(job(target, Constant(rate=100), STEPS, drain=0.3))
     totals = Totals([found.tallies])
-    assert totals.statuses[UNFINISHED] >= 5
-    assert totals.statuses[UNFINISHED] + totals.statuses[OK] == 60
-    assert totals.latency["all"].milliseconds(100) > 400
+    assert totals.statuses[UNFINISHED] >= 3
+    assert totals.statuses[UNFINISHED] + totals.statuses[OK] == 40
+    assert totals.latency["all"].milliseconds(100) > 300
