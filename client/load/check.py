@@ -56,7 +56,7 @@ class Checker:
     def __init__(self, make: Callable[[], Follower], backlog_bytes: int = BACKLOG_BYTES) -> None:
         self._make = make
         self._most = backlog_bytes
-        self._queue: SimpleQueue[tuple[Life, Move, Array | None] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Life, Move, Array | None] | threading.Event | None] = SimpleQueue()
         # One thread writes each of these, so none needs a lock.
         self._queued_bytes = self._unchecked = 0
         self._done_bytes = self._checked = self._wrong = self._homeless = 0
@@ -86,6 +86,12 @@ class Checker:
             life.given_up = True
             self._queue.put((life, Move(Act.CLOSE), None))
 
+    def caught_up(self) -> None:
+        """Wait until all that came before has been compared."""
+        mark = threading.Event()
+        self._queue.put(mark)
+        mark.wait()
+
     def findings(self) -> Findings:
         """What has been found up to now."""
         unchecked = self._unchecked + self._homeless
@@ -100,11 +106,14 @@ class Checker:
         return self.findings()
 
     def _run(self) -> None:
-        try:
-            while (item := self._queue.get()) is not None:
-                self._check(*item)
-        except Exception as error:  # noqa: BLE001 - kept for `finish`: a thread has nobody to raise it to
-            self._failure = error
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+            elif self._failure is None:
+                try:
+                    self._check(*item)
+                except Exception as error:  # noqa: BLE001 - for `finish`: a thread has nobody to raise it to
+                    self._failure = error
 
     def _check(self, life: Life, move: Move, answer: Array | None) -> None:
         if move.act is Act.CLOSE:

@@ -88,6 +88,12 @@ class Player:
         """Of the operation that is under way, or was the last."""
         return self._operation.kind
 
+    async def prepare(self) -> None:
+        """Open the stream and store its first tokens, before the load. Raises what that raises."""
+        for _ in range(1 + bool(self._with.workload.prompt)):
+            if (error := (await self.play()).error) is not None:
+                raise error
+
     async def play(self) -> Outcome:
         """The next operation, or what is left of one that failed and can be gone on with."""
         if not self._moves:

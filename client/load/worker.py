@@ -27,7 +27,7 @@ from rondel.decoder.errors import RondelError
 PROGRESS_SECONDS: Final = 0.5
 LEAVE_SECONDS: Final = 10.0
 OPENING: Final = 32
-"""Streams that are opened at the same time before the load begins."""
+"""Streams that are opened, or closed, at the same time before and after the load."""
 
 
 def main(job: Job, pipe: Pipe) -> None:
@@ -105,16 +105,17 @@ class Work:
         self._busy = 0.0
 
     async def open(self) -> None:
-        """Open all streams, before the time counts. Raises what opening raises."""
+        """Open all streams and store their first tokens, before the time counts. Raises what that raises."""
         turns = asyncio.Semaphore(OPENING)
 
-        async def open_one(player: Player) -> RondelError | None:
+        async def open_one(player: Player) -> None:
             async with turns:
-                return (await player.play()).error
+                await player.prepare()
 
-        for error in await asyncio.gather(*map(open_one, self._players)):
+        for error in await asyncio.gather(*map(open_one, self._players), return_exceptions=True):
             if error is not None:
                 raise error
+        await asyncio.to_thread(self._checker.caught_up)
 
     def ready(self) -> Ready:
         """What the server is, and whether its answers can be compared to the bit."""

@@ -103,7 +103,7 @@ def test_a_life_has_the_shares_that_were_asked_for() -> None:
     assert 0.1 < kinds[Kind.TRUNCATE] / 10_000 < 0.3  # not twice in a row: the reserve is one step
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     tokens=st.integers(1, 6), prompt=st.integers(0, 40), window=st.integers(1, 150), seed=st.integers(0, 999)
 )
