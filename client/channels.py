@@ -120,6 +120,7 @@ class AsyncChannel(_Connection):
     def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
         super().__init__(target, timeout, max_message_bytes)
         self._channel: grpc.aio.Channel | None = None
+        self._breaks = 0
 
     async def run(self, steps: Steps[Result]) -> Result:
         """Carry out an operation of core.py."""
@@ -164,15 +165,24 @@ class AsyncChannel(_Connection):
             return error
         return ServerUnavailable(f"the call to {self.target} was cancelled", target=self.target)
 
+    async def reconnect(self) -> None:
+        """Break the connection: calls under way fail as ServerUnavailable, the next one connects anew."""
+        broken, self._channel = self._channel, None
+        self._methods.clear()
+        if broken is not None:
+            self._breaks += 1
+            await broken.close()
+
     async def close(self) -> None:
         self._closed = True
         if self._channel is not None:
             await self._channel.close()
 
     async def _send(self, call: Call) -> Any:
-        send = self._method(self._connected(), "unary_unary", call)
         attempts = Attempts(self._timeout)
         while True:
+            # Each time: between two tries the connection may have become another.
+            send = self._method(self._connected(), "unary_unary", call)
             running = send(call.request, timeout=attempts.begin())
             try:
                 return await running
@@ -186,7 +196,7 @@ class AsyncChannel(_Connection):
 
     def _connected(self) -> grpc.aio.Channel:
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(
-                self.target, options=calls.channel_options(self._largest)
-            )
+            # gRPC shares connections between channels of the same options: this one makes them differ.
+            options = (*calls.channel_options(self._largest), ("rondel.breaks", self._breaks))
+            self._channel = grpc.aio.insecure_channel(self.target, options=options)
         return self._channel

@@ -132,6 +132,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("rondel.v1", _ERRORS, _SPEC, _OPTIONS, _BINARY),
         *(f"{_DECODER}.explanation", f"{_DECODER}.quality", "rondel.client"),
     ),
+    # The load generator is a client, but for the twin that its answers are compared with.
+    "rondel.client.load.twin": (
+        *(_ERRORS, _SPEC, "rondel.client.values", "rondel.client.load.workload"),
+        *(f"{_DECODER}.{name}" for name in ("kernels", "session", "cache.arena")),
+    ),
     "rondel.client.cli": ("rondel",),
 }
 # The package's version is a leaf that every room may read.

@@ -36,6 +36,7 @@ COMMANDS = [
     "demo",
     "accuracy",
     "endless",
+    "load",
     "doctor",
     "model",
     "model pull",
