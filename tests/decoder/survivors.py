@@ -61,7 +61,9 @@ class Trial:
 
     def kill(self) -> None:
         """Start a process, kill it, look at what is there."""
-        point = int(np.exp(self.rng.uniform(0, 9.5))) if self.rng.random() < 0.5 else 0
+        # A planted mistake shows between two stores only, so those processes all die at one.
+        at_point, last = (True, 3.0) if self.planted else (self.rng.random() < 0.5, 9.5)
+        point = int(np.exp(self.rng.uniform(0, last))) if at_point else 0
         seconds = float(self.rng.exponential(0.05))
         lines = self._run(point, seconds)
         self.counts.kills += 1
