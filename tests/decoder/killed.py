@@ -33,13 +33,17 @@ def say(what: object) -> None:
     sys.stdout.flush()
 
 
-def kill_at(point: int) -> None:
-    """Put a crash point in place that kills this process when it comes by for the ``point``-th time."""
+AT = {"": "", "length first": "after record", "table first": "record body"}
+"""Which crash points count, by planted mistake: each shows at its own only."""
+
+
+def kill_at(point: int, of: str) -> None:
+    """Put crash points in place that kill this process at the ``point``-th, of that name if it has one."""
     left = point
 
     def crash_point(name: str) -> None:
         nonlocal left
-        left -= 1
+        left -= of in ("", name)
         if left == 0:
             say({"point": name})
             os.kill(os.getpid(), signal.SIGKILL)
@@ -80,14 +84,16 @@ def plant(name: str) -> None:
 def main() -> None:
     path, seed, first, point, planted = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
     plant(planted)
-    if point:
-        kill_at(point)
+    if point and not planted:  # on the way to the first deed, too
+        kill_at(point, "")
     arena = Arena(BUDGET, path=path)
     streams: Streams = {}
     for each in attach(arena, verify="tail"):
         if each.session is not None:
             streams[each.tag.decode()] = each.session
     say("ready")
+    if point and planted:
+        kill_at(point, AT[planted])
     rng = np.random.default_rng(seed)
     number = first
     while True:
