@@ -19,7 +19,7 @@ from rondel.client.load.result import Inflicted, LoadResult
 from rondel.decoder.errors import ServerInternal
 
 READY_SECONDS: Final = 120.0
-LEAD_SECONDS: Final = 0.05
+LEAD_SECONDS: Final = 0.2
 """From the last process being ready to the start of the load."""
 
 TURN_SECONDS: Final = 0.25

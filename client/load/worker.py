@@ -63,9 +63,12 @@ async def _work(job: Job, pipe: Pipe) -> Done:
     async with Connection(job.target, timeout=job.timeout) as connection:
         work = Work(job, connection, await connection.info(), pipe.send)
         try:
+            starting = asyncio.create_task(told.get())
+            # Before the streams are open there is only one thing to be told: that it is over.
+            starting.add_done_callback(lambda task: work.open_no_more())
             await work.open()
             pipe.send(work.ready())
-            if (start := await told.get()) is None:
+            if (start := await starting) is None:
                 raise EOFError
             await work.load(start, told)
         finally:
@@ -103,6 +106,11 @@ class Work:
         self._recorder = Recorder(0.0, 0.0)
         self._lanes: list[Lane] = []
         self._busy = 0.0
+        self._open_no_more = False
+
+    def open_no_more(self) -> None:
+        """Open the streams that are being opened, and no others. Cancelled, they would be left behind."""
+        self._open_no_more = True
 
     async def open(self) -> None:
         """Open all streams and store their first tokens, before the time counts. Raises what that raises."""
@@ -110,7 +118,8 @@ class Work:
 
         async def open_one(player: Player) -> None:
             async with turns:
-                await player.prepare()
+                if not self._open_no_more:
+                    await player.prepare()
 
         for error in await asyncio.gather(*map(open_one, self._players), return_exceptions=True):
             if error is not None:
@@ -167,9 +176,10 @@ class Work:
         return Done(self._recorder.tallies(), findings, cancelled, reconnected, self._busy)
 
     async def _feed(self, start: float) -> None:
-        await feed(self._job.schedule, self._lanes, start, self._job.duration)
+        job = self._job
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._job.drain):
+            async with asyncio.timeout(start + job.duration + job.drain - time.perf_counter()):
+                await feed(job.schedule, self._lanes, start, job.duration)
                 for lane in self._lanes:
                     await lane.idle.wait()
 

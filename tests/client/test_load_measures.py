@@ -127,7 +127,7 @@ def test_exit_codes(slo: Slo, changed: dict[str, object], code: int) -> None:
     assert document["valid"] == (document["reason"] is None)
 
 
-WORKLOAD = Workload(layers=1, query_heads=2, kv_heads=1, head_dim=8, window=16)
+WORKLOAD = Workload(layers=1, query_heads=2, kv_heads=1, head_dim=8, window=16, tokens=3)
 
 
 def step(tokens: int = 1) -> Move:
@@ -170,6 +170,17 @@ def test_a_wrong_answer_is_found_and_told(wrong: Array) -> None:
         assert found.first_wrong.startswith("stream 5/0, step of layer 0 at length 31: 1")
         assert "of 16 numbers differ, the first at [0, 0, 0]" in found.first_wrong
     assert "expected [1, 2, 8]" in str(checked({30: wrong[:, :1]}).first_wrong)
+
+
+@pytest.mark.parametrize("tier", kernels.available())
+def test_answers_of_another_tier_are_within_the_tolerance(tier: str) -> None:
+    """As for a server whose tier this processor lacks: the bits differ, the numbers hardly do."""
+    moves = [step(3) for _ in range(40)]
+    theirs = answers(Twins(WORKLOAD.spec(), tier, 8 << 20), moves)
+    ours = Twins(WORKLOAD.spec(), "of another processor", 8 << 20).twin()
+    assert [ours.follow(move, answer) for move, answer in zip(moves, theirs, strict=True)] == [None] * 40
+    assert ours.follow(moves[0], theirs[0]) is not None  # as a step after the others it is another one
+    ours.close()
 
 
 def test_one_bit_is_enough() -> None:
