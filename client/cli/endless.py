@@ -23,7 +23,7 @@ _COLUMNS: Final = (
     ("perplexity", "ppl_stream", "{:.3f}".format),
     ("recomputed", "ppl_recomputed", "{:.3f}".format),
     ("ratio", "ppl_ratio", "{:.4f}".format),
-    ("without sinks", "ppl_ratio_no_sinks", "{:.4f}".format),
+    ("no sinks", "ppl_ratio_no_sinks", "{:.4f}".format),
 )
 """What is shown of a segment: as which column, under which name in the JSON, and how written."""
 
@@ -46,7 +46,7 @@ def endless(
     """Run a whole text as one stream with a window and sinks, and compare it with recomputation.
 
     At sampled positions the perplexity of the next token is put beside that of the same model run on the last
-    window + sinks tokens from scratch; ratio is the stream's over that, "without sinks" the same for a stream
+    window + sinks tokens from scratch; ratio is the stream's over that, "no sinks" the same for a stream
     without sinks whose window is as large. Also measured: memory when the ring has gone round once and at the
     end, and the time per token at the end beside that of a stream which has just gone round, the two taking
     turns. Prints a table, then one line of JSON.

@@ -61,8 +61,8 @@ def test_a_stream_that_never_goes_round_says_so(tiny_model: Path, book: Path) ->
     report = json.loads(line)
     assert (report["tokens"], report["at_first_wrap"]) == (60, None)
     assert [(row["start"], row["stop"]) for row in report["segments"]] == [(0, 60)]
-    shown = "\n".join(table)
-    for text in ("60 tokens of book.txt", "without sinks", "0 to 59", "the ring did not go round"):
+    shown = " ".join(" ".join(table).split())  # a long title is broken into lines
+    for text in ("60 tokens of book.txt", "no sinks", "0 to 59", "the ring did not go round"):
         assert text in shown
 
 
