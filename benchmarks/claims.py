@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -183,8 +182,7 @@ def worst_doubling(rounds: int, threads: int) -> float:
                 calls[f"{keys}"] = partial(stored.session.attend, 0, problem.q)
             curve = interleave(calls, rounds)
         for shorter, longer in pairwise(curve.values()):
-            steps = [after / before for before, after in zip(shorter.wall, longer.wall, strict=True)]
-            worst = max(worst, median(steps))
+            worst = max(worst, ratio(longer, shorter))
     return worst
 
 

@@ -11,7 +11,7 @@ from peers import Contestant, contestants
 from reading import ReadLoops
 from rondel.decoder import pool
 from shapes import Problem, Shape
-from timing import Measure, Timing, interleave, wall
+from timing import Measure, Timing, interleave, ratio, wall
 
 Progress = Callable[[str], object]
 
@@ -37,16 +37,16 @@ class Result:
 
     def ratio(self, by: Measure = wall) -> float | None:
         """How many times faster ours is than the fastest peer; None without peers."""
-        fastest = min(map(by, self.peers.values()), default=None)
-        return None if fastest is None else fastest / by(self.timings[INT8])
+        return min((ratio(peer, self.timings[INT8], by) for peer in self.peers.values()), default=None)
 
-    def read_us(self, storage: str = "int8", by: Measure = wall) -> float:
+    def read_us(self, storage: str = "int8") -> float:
         """The fastest read loop, microseconds."""
-        return min(map(by, self.reads[storage].values()))
+        return min(timing.us for timing in self.reads[storage].values())
 
     def share(self, storage: str = "int8", by: Measure = wall) -> float:
-        """Which part of the read bandwidth attention reaches."""
-        return self.read_us(storage, by) / by(self.timings[INT8 if storage == "int8" else FLOAT32])
+        """Which part of the read bandwidth attention reaches: that of the loop which reads fastest."""
+        ours = self.timings[INT8 if storage == "int8" else FLOAT32]
+        return min(ratio(read, ours, by) for read in self.reads[storage].values())
 
 
 def measure(

@@ -11,7 +11,7 @@ from rich.table import Table
 from measure import Result
 from ours import FLOAT32, INT8
 from shapes import GROUPED
-from timing import Measure, cpu, geomean, wall, worst
+from timing import Measure, cpu, geomean, ratio, wall, worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,8 @@ def claims_table(results: Mapping[str, Result], claims: Claims) -> Table:
 
 def decode_numbers(results: Mapping[str, Result], by: Measure) -> dict[str, float | None]:
     """The ratios that the decode shapes give, by one way to take time; None = not measured in this run."""
-    ratios = {name: ratio for name, result in results.items() if (ratio := result.ratio(by)) is not None}
+    measured = {name: result.ratio(by) for name, result in results.items()}
+    ratios = {name: times for name, times in measured.items() if times is not None}
     grouped = [ratios[name] for name in GROUPED if name in ratios]
     found = {
         "worst": worst(grouped),
@@ -108,7 +109,7 @@ def decode_numbers(results: Mapping[str, Result], by: Measure) -> dict[str, floa
     if "b" in results and FLOAT32 in results["b"].timings:
         timings = results["b"].timings
         found["share b float32"] = results["b"].share("float32", by)
-        found["float32 b"] = by(timings[FLOAT32]) / by(timings[INT8])
+        found["float32 b"] = ratio(timings[FLOAT32], timings[INT8], by)
     return found
 
 

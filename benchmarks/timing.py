@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 from typing import Final
@@ -42,18 +42,18 @@ class Timing:
         return max(self.wall) / min(self.wall)
 
 
-Measure = Callable[[Timing], float]
+Measure = Callable[[Timing], Sequence[float]]
 """Which time is meant: :func:`wall`, or :func:`cpu` where others have the processor half of the time."""
 
 
-def wall(timing: Timing) -> float:
-    """Microseconds that passed."""
-    return timing.us
+def wall(timing: Timing) -> Sequence[float]:
+    """Seconds that passed, one per round."""
+    return timing.wall
 
 
-def cpu(timing: Timing) -> float:
-    """Microseconds that a processor worked for us."""
-    return timing.cpu_us
+def cpu(timing: Timing) -> Sequence[float]:
+    """Seconds that a processor worked for us, one per round."""
+    return timing.cpu
 
 
 def interleave(
@@ -100,9 +100,13 @@ def _run(call: Callable[[], object], at_least: float) -> list[float]:
     return seconds
 
 
-def ratio(slower: Timing, faster: Timing) -> float:
-    """How many times faster, by medians."""
-    return slower.us / faster.us
+def ratio(slower: Timing, faster: Timing, by: Measure = wall) -> float:
+    """How many times faster: the median of the rounds' ratios.
+
+    Of medians was what it was: where somebody else has half of the core for seconds at a time, one side's
+    median then comes from such seconds and the other's does not.
+    """
+    return median(mine / yours for mine, yours in zip(by(slower), by(faster), strict=True))
 
 
 def worst(ratios: Iterable[float]) -> float | None:
