@@ -120,8 +120,8 @@ static void product_i8(const int8_t *tile, int64_t tile_bytes, int tiles, int st
 
 #endif /* __AMX_INT8__ */
 
-/* The ticks of `rows` rows with a page's run of int8 (codes: its bytes): both products, the softmax of so many slots
- * and the merging of so many channels. */
+/* The ticks of `rows` rows on a page: both products with `bytes` of keys and values, the scales and the softmax of so
+ * many slots, the merging of so many channels. */
 static inline int64_t page_ticks(int whole_numbers, int rows, int64_t bytes, int slots, int channels)
 {
     int64_t products = whole_numbers ? PRODUCT_TICKS(rows, bytes) : bytes / 64 * LINE_TICKS(rows);

@@ -74,6 +74,14 @@ def make_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return make
 
 
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """A text for the tools that read one."""
+    path = tmp_path / "book.txt"
+    path.write_bytes("The other thing,\r\nthe naïve one. ".encode() * 20)
+    return path
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A server without a model, as a process of its own, for all tests of a file."""

@@ -20,13 +20,6 @@ from rondel.decoder.lm.distributions import Rows
 SIZES = ["--context=40", "--chunks=3", "--greedy-tokens=12"]
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
-    path = tmp_path / "book.txt"
-    path.write_bytes("The other thing,\r\nthe naïve one. ".encode() * 20)
-    return path
-
-
 def run(*args: object) -> Result:
     return CliRunner().invoke(app, ["accuracy", *map(str, args)])
 

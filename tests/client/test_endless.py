@@ -16,13 +16,6 @@ SIZES = ["--window=40", "--sinks=4", "--segment=250", "--samples=5"]
 PPL = ["ppl_stream", "ppl_recomputed", "ppl_no_sinks"]
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
-    path = tmp_path / "book.txt"
-    path.write_bytes("The other thing,\r\nthe naïve one. ".encode() * 20)
-    return path
-
-
 def run(*args: object) -> Result:
     return CliRunner().invoke(app, ["endless", *map(str, args)])
 

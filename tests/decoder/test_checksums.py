@@ -11,6 +11,10 @@ from oracle import ENGINES, TIERS, Case, Stream
 from rondel.decoder import kernels
 
 engines = pytest.mark.parametrize(("tier", "storage"), ENGINES)
+centred_too = pytest.mark.parametrize(
+    ("tier", "storage", "centring"),
+    [(*engine, False) for engine in ENGINES] + [(tier, "int8", True) for tier in TIERS],
+)
 
 
 def small(tier: str, storage: str, **more: bool) -> Case:
@@ -32,11 +36,8 @@ def held(stream: Stream) -> range:
     return range(max(oldest, stream.case.sinks), session.length)
 
 
-@pytest.mark.parametrize("centring", [False, True])
-@engines
+@centred_too
 def test_what_was_stored_is_sound(tier: str, storage: str, centring: bool) -> None:
-    if centring and storage != "int8":
-        pytest.skip("centring is for int8")
     stream = Stream(small(tier, storage, centring=centring))
     for length in (1, 3, 4, 131, 132, 300, 900):
         stream.grow(length)
@@ -47,11 +48,8 @@ def test_what_was_stored_is_sound(tier: str, storage: str, centring: bool) -> No
     assert damaged(stream, held(stream).start, len(held(stream))) == -1
 
 
-@pytest.mark.parametrize("centring", [False, True])
-@engines
+@centred_too
 def test_any_byte_that_changes_is_found_or_does_not_matter(tier: str, storage: str, centring: bool) -> None:
-    if centring and storage != "int8":
-        pytest.skip("centring is for int8")
     stream = Stream(small(tier, storage, centring=centring)).grow(3 + 128 + 100)
     q = stream.queries(1)
     want = stream.session.attend(0, q)

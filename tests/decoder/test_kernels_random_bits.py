@@ -93,8 +93,7 @@ def test_random_streams_give_the_same_bits_however_they_are_asked(tier: str, par
             pool.set_threads(threads)
             got[f"{threads} threads"] = stepped(begun(case, start, seed).session, q, k, v, [tokens])
         session = source.session  # all is stored: the same rows once more, together
-        if case.window is None or tokens <= case.reserve:
-            got["attend"] = session.attend(0, q, position=start, return_lse=True)
+        got["attend"] = session.attend(0, q, position=start, return_lse=True)
         if mate is not None:  # in one native call with the stream of the case before
             other = Step(mate.session, 0, mate.queries(1), *mate.draw(1))
             here = begun(case, start, seed)
