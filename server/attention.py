@@ -76,7 +76,7 @@ class AttentionService:
                 field="items",
             )
         return await self._scheduler.run_jointly(
-            self._stepping, request, cost=call.size, deadline=call.deadline
+            self._stepping, request, cost=call.size, deadline=call.deadline, tenant=call.tenant
         )
 
     async def fork_stream(self, request: pb.ForkStreamRequest, call: Call) -> pb.ForkStreamResponse:
@@ -108,7 +108,9 @@ class AttentionService:
         return await self._on_worker(self._info, request, call)
 
     async def _on_worker(self, work: Callable[[Request], Response], request: Request, call: Call) -> Response:
-        return await self._scheduler.run(partial(work, request), cost=call.size, deadline=call.deadline)
+        return await self._scheduler.run(
+            partial(work, request), cost=call.size, deadline=call.deadline, tenant=call.tenant
+        )
 
     # What follows runs on the worker.
 

@@ -47,6 +47,8 @@ class Call:
     """When the caller stops waiting, on ``time.monotonic``; None = never."""
     received: float
     """When the request was here, on the same clock."""
+    tenant: str
+    """Whose call it is. Empty: everybody is one tenant."""
     _context: _Context
 
     async def write(self, message: Message) -> None:
@@ -179,7 +181,7 @@ def _parse(request_class: type[Message], raw: bytes) -> Message:
 def _call(size: int, context: _Context) -> Call:
     now = time.monotonic()
     remaining = context.time_remaining()
-    return Call(size, None if remaining is None else now + remaining, now, context)
+    return Call(size, None if remaining is None else now + remaining, now, "", context)
 
 
 def _this_task() -> asyncio.Task[Any]:

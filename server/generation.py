@@ -40,7 +40,9 @@ class GenerationService:
         cost = call.size
         try:
             while not continuation.ended:
-                events = await self._scheduler.run(continuation.advance, cost=cost, deadline=call.deadline)
+                events = await self._scheduler.run(
+                    continuation.advance, cost=cost, deadline=call.deadline, tenant=call.tenant
+                )
                 cost = 0
                 for event in events:
                     await call.write(event)
@@ -54,7 +56,10 @@ class GenerationService:
         if self._models.loaded is None:
             return pb.ListModelsResponse()
         return await self._scheduler.run(
-            partial(self._list, self._models.loaded), cost=call.size, deadline=call.deadline
+            partial(self._list, self._models.loaded),
+            cost=call.size,
+            deadline=call.deadline,
+            tenant=call.tenant,
         )
 
     def _list(self, model: LanguageModel) -> pb.ListModelsResponse:

@@ -16,10 +16,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from rondel.decoder.errors import DeadlineExpired, Draining, Overloaded, ServerInternal
+from rondel.server.observer import DEAF, Observer
+from rondel.server.operation import Operation
 
 log = logging.getLogger("rondel.server")
 
@@ -34,33 +35,26 @@ _JOINT_BYTES: Final = 1 << 20
 """Requests beyond so many bytes are not joined: what came first must not wait for all the rest."""
 
 
-@dataclass(slots=True, eq=False)
-class _Operation:
-    """``work`` takes the argument; if it is ``joint``, a list of arguments of such operations."""
-
-    work: Callable[[Any], Any]
-    argument: Any
-    joint: bool
-    future: asyncio.Future[Any]
-    cost: int
-    deadline: float | None
-    result: Any = None
-    error: Exception | None = None
-    settled: bool = False
-
-
 class Scheduler:
     """Carries out operations one at a time on its own thread. Its methods are for the event loop's thread.
 
     ``queue_bytes`` bounds the requests that wait; ``clock`` is what deadlines are measured by.
     """
 
-    def __init__(self, name: str, *, queue_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        queue_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+        observer: Observer = DEAF,
+    ) -> None:
+        self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._queue_bytes = queue_bytes
         self._clock = clock
-        self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
-        self._ahead: deque[_Operation | None] = deque()
+        self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
+        self._ahead: deque[Operation | None] = deque()
         """What the worker has taken from the queue and not begun: at most one."""
         self._waiting_bytes = 0
         self._waiting = 0
@@ -76,7 +70,9 @@ class Scheduler:
         """Request bytes of operations that are waiting or at work."""
         return self._waiting_bytes
 
-    async def run(self, work: Callable[[], T], *, cost: int, deadline: float | None = None) -> T:
+    async def run(
+        self, work: Callable[[], T], *, cost: int, deadline: float | None = None, tenant: str = ""
+    ) -> T:
         """The result of ``work()``, called on the worker.
 
         Cancelling the caller before the work began means that it never does; afterwards it is carried out
@@ -88,11 +84,17 @@ class Scheduler:
             DeadlineExpired: ``deadline`` (on the clock) passed before the work began.
             Exception: whatever ``work`` raised.
         """
-        result: T = await self._submitted(_alone, work, False, cost, deadline)
+        result: T = await self._submitted(_alone, work, False, cost, deadline, tenant)
         return result
 
     async def run_jointly(
-        self, work: Callable[[list[A]], list[T]], argument: A, *, cost: int, deadline: float | None = None
+        self,
+        work: Callable[[list[A]], list[T]],
+        argument: A,
+        *,
+        cost: int,
+        deadline: float | None = None,
+        tenant: str = "",
     ) -> T:
         """The result for ``argument`` of ``work([argument, ...])``, one call for all the operations of this
         ``work`` that wait behind each other; it gives as many results, in order.
@@ -100,29 +102,38 @@ class Scheduler:
         Everything else is as with :meth:`run`: the order of arrival is kept, and a cancelled or expired
         operation is left out. An exception of ``work`` is raised for every argument of the call.
         """
-        result: T = await self._submitted(work, argument, True, cost, deadline)
+        result: T = await self._submitted(work, argument, True, cost, deadline, tenant)
         return result
 
     async def _submitted(
-        self, work: Callable[[Any], Any], argument: Any, joint: bool, cost: int, deadline: float | None
+        self,
+        work: Callable[[Any], Any],
+        argument: Any,
+        joint: bool,
+        cost: int,
+        deadline: float | None,
+        tenant: str,
     ) -> Any:
         if not self._accepting:
             raise Draining("the server is shutting down")
         # One operation is always let in, so that a message larger than the bound is not impossible; and the
         # next piece of work that has been let in before costs nothing.
         if cost and self._waiting and self._waiting_bytes + cost > self._queue_bytes:
+            self._observer.refused("overloaded", tenant)
             raise Overloaded(
                 f"{self._waiting_bytes} bytes of requests are waiting, the bound is {self._queue_bytes}",
                 retry_after_ms=self._hint_ms(),
             )
-        operation = _Operation(work, argument, joint, self._loop.create_future(), cost, deadline)
+        operation = Operation(
+            work, argument, joint, self._loop.create_future(), cost, deadline, tenant, self._clock()
+        )
         self._submit(operation)
         return await operation.future
 
     def post(self, work: Callable[[], object]) -> None:
         """Has ``work()`` called on the worker, whatever the queue holds. For freeing things: nobody waits for
         it, and an error is only logged. After the worker has ended it does nothing."""
-        operation = _Operation(_alone, work, False, self._loop.create_future(), 0, None)
+        operation = Operation(_alone, work, False, self._loop.create_future(), 0, None, "", self._clock())
         operation.future.add_done_callback(_log_failure)
         self._submit(operation)
 
@@ -142,7 +153,7 @@ class Scheduler:
         self._thread.join()
         return True
 
-    def _submit(self, operation: _Operation) -> None:
+    def _submit(self, operation: Operation) -> None:
         self._waiting += 1
         self._waiting_bytes += operation.cost
         self._queue.put(operation)
@@ -150,7 +161,7 @@ class Scheduler:
     def _hint_ms(self) -> int:
         return min(_MAX_HINT_MS, max(1, math.ceil(self._waiting * self._seconds_each * 1000)))
 
-    def _finish(self, batch: list[_Operation], seconds: float) -> None:
+    def _finish(self, batch: list[Operation], seconds: float) -> None:
         """On the loop: hands out the results of a batch."""
         self._seconds_each += _SMOOTHING * (seconds / len(batch) - self._seconds_each)
         for operation in batch:
@@ -173,10 +184,10 @@ class Scheduler:
         finally:
             self._wake(self._end)
 
-    def _run_batch(self, first: _Operation | None) -> bool:
+    def _run_batch(self, first: Operation | None) -> bool:
         """Carries out an operation and those behind it; completes them with one wake-up of the loop."""
         began = now = self._clock()
-        batch: list[_Operation] = []
+        batch: list[Operation] = []
         operation = first
         try:
             while operation is not None:
@@ -195,12 +206,12 @@ class Scheduler:
                 self._wake(self._finish, batch, now - began)
         return operation is not None
 
-    def _next(self, get: Callable[[], _Operation | None]) -> _Operation | None:
+    def _next(self, get: Callable[[], Operation | None]) -> Operation | None:
         with contextlib.suppress(IndexError):
             return self._ahead.popleft()
         return get()
 
-    def _with_more(self, first: _Operation) -> list[_Operation]:
+    def _with_more(self, first: Operation) -> list[Operation]:
         """The operation and those next in the queue that can be carried out with it."""
         together, size = [first], first.cost
         while first.joint:
@@ -221,9 +232,9 @@ class Scheduler:
             self._loop.call_soon_threadsafe(work, *args)
 
     @staticmethod
-    def _carry_out(together: list[_Operation], now: float) -> None:
+    def _carry_out(together: list[Operation], now: float) -> None:
         # Both are looked at here, and not again: what has begun is applied whole.
-        begun: list[_Operation] = []
+        begun: list[Operation] = []
         for operation in together:
             if operation.future.cancelled():
                 continue
@@ -252,7 +263,7 @@ class Scheduler:
 
     def _drop(self) -> None:
         """Ends what waits in the queue."""
-        left: list[_Operation] = []
+        left: list[Operation] = []
         while True:
             try:
                 operation = self._next(self._queue.get_nowait)

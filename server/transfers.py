@@ -59,7 +59,9 @@ class Transfers:
         cost = call.size
         try:
             while True:
-                data = await self._scheduler.run(export.next, cost=cost, deadline=call.deadline)
+                data = await self._scheduler.run(
+                    export.next, cost=cost, deadline=call.deadline, tenant=call.tenant
+                )
                 if not data:
                     return
                 cost = 0
@@ -87,10 +89,12 @@ class Transfers:
                     incoming = _Import(self._streams, self._projections, request)
                     cost = request.ByteSize()
                 work = partial(incoming.feed, request.data)
-                await self._scheduler.run(work, cost=cost, deadline=call.deadline)
+                await self._scheduler.run(work, cost=cost, deadline=call.deadline, tenant=call.tenant)
             if incoming is None:
                 raise InvalidRequest("an import has at least one request, got none", field="data")
-            return await self._scheduler.run(partial(self._end, incoming), cost=0, deadline=call.deadline)
+            return await self._scheduler.run(
+                partial(self._end, incoming), cost=0, deadline=call.deadline, tenant=call.tenant
+            )
         finally:
             if incoming is not None:
                 self._scheduler.post(incoming.close)

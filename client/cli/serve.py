@@ -33,7 +33,7 @@ def serve(**options: Any) -> None:
         config = ServerConfig(**options)
     with nothing_to_undo():  # here, because every other command does without a server
         from rondel.decoder import kernels
-        from rondel.server.app import serve as run_server
+        from rondel.server.process import serve as run_server
 
     def on_ready(server: Server) -> None:
         if as_json:

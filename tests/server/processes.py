@@ -9,7 +9,7 @@ from typing import Protocol
 
 _SERVE = """
 import json, sys
-from rondel.server.app import serve
+from rondel.server.process import serve
 from rondel.server.config import ServerConfig
 config = ServerConfig(**{"port": 0, "budget_bytes": 64 << 20, **json.loads(sys.argv[1])})
 serve(config, on_ready=lambda server: print(server.address, flush=True))
