@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from rondel.decoder import kernels, pool
 from rondel.decoder.errors import InvalidRequest
 from rondel.server import exactly_once, forking, returns
+from rondel.server.bounds import check_items
 from rondel.server.config import ServerConfig
+from rondel.server.decode import Decoding
+from rondel.server.decode_operations import Operations
 from rondel.server.door import Call
+from rondel.server.duplex import Duplex
 from rondel.server.entries import Entry
 from rondel.server.projections import ProjectionSets
 from rondel.server.replies import (
@@ -26,7 +30,7 @@ from rondel.server.replies import (
     reply_bytes,
 )
 from rondel.server.scheduler import Scheduler
-from rondel.server.stepping import Stepping
+from rondel.server.stepping import Asked, Stepping
 from rondel.server.streams import StreamRegistry
 from rondel.server.transfers import Transfers
 from rondel.v1 import attention_pb2 as pb
@@ -59,6 +63,15 @@ class AttentionService:
         self._stepping = Stepping(config, streams)
         self._transfers = Transfers(config, streams, scheduler, projections)
         self._lease_ms = milliseconds(config.idle_lease_seconds)
+        self.on_stream: Mapping[str, Callable[[Any], Message]] = {
+            "append": self._append,
+            "attend": self._attend,
+            "truncate": self._truncate,
+            "seal": self._seal,
+            "close": self._close,
+        }
+        operations = Operations(config, streams, scheduler, self._stepping, self)
+        self._decoding = Decoding(config, operations, self._hello)
 
     async def open_stream(self, request: pb.OpenStreamRequest, call: Call) -> pb.OpenStreamResponse:
         return await self._on_worker(self._open, request, call)
@@ -70,14 +83,14 @@ class AttentionService:
         return await self._on_worker(self._attend, request, call)
 
     async def step(self, request: pb.StepRequest, call: Call) -> pb.StepResponse:
-        if not 1 <= len(request.items) <= self._config.max_step_items:
-            raise InvalidRequest(
-                f"a step has 1 to {self._config.max_step_items} items, got {len(request.items)}",
-                field="items",
-            )
+        check_items("step", "items", len(request.items), self._config.max_step_items)
+        asked = Asked(request, pb.StepResponse())
         return await self._scheduler.run_jointly(
-            self._stepping, request, cost=call.size, deadline=call.deadline, tenant=call.tenant
+            self._stepping, asked, cost=call.size, deadline=call.deadline, tenant=call.tenant
         )
+
+    async def decode(self, duplex: Duplex, call: Call) -> None:
+        await self._decoding.converse(duplex, call)
 
     async def fork_stream(self, request: pb.ForkStreamRequest, call: Call) -> pb.ForkStreamResponse:
         return await self._on_worker(self._fork, request, call)
@@ -86,6 +99,9 @@ class AttentionService:
         self, request: pb.TruncateStreamRequest, call: Call
     ) -> pb.TruncateStreamResponse:
         return await self._on_worker(self._truncate, request, call)
+
+    async def attach_stream(self, request: pb.AttachStreamRequest, call: Call) -> pb.AttachStreamResponse:
+        return await self._on_worker(self._attach, request, call)
 
     async def seal_stream(self, request: pb.SealStreamRequest, call: Call) -> pb.SealStreamResponse:
         return await self._on_worker(self._seal, request, call)
@@ -121,11 +137,14 @@ class AttentionService:
         return self._streams.get_to_change(stream.handle, stream.epoch)
 
     def _open(self, request: pb.OpenStreamRequest) -> pb.OpenStreamResponse:
+        return self.opened(self.open_entry(request))
+
+    def open_entry(self, request: pb.OpenStreamRequest) -> Entry:
         spec = spec_from_message(request.spec) if request.HasField("spec") else None
         projections = self._projections.get(request.projections)
         if request.from_prefix:
             named = projections if request.projections else None
-            return self._opened(forking.open_prefix(self._streams, request, spec, named))
+            return forking.open_prefix(self._streams, request, spec, named)
         if spec is None:
             raise InvalidRequest("the specification is missing", field="spec")
         if request.HasField("max_new_tokens"):
@@ -134,14 +153,22 @@ class AttentionService:
                 field="max_new_tokens",
             )
         name = request.projections
-        entry = self._streams.open(spec, request.request_id, projections, projections_name=name)
-        return self._opened(entry)
+        return self._streams.open(spec, request.request_id, projections, projections_name=name)
 
     def _fork(self, request: pb.ForkStreamRequest) -> pb.ForkStreamResponse:
-        return pb.ForkStreamResponse(stream=self._opened(forking.fork(self._streams, request)))
+        return pb.ForkStreamResponse(stream=self.opened(forking.fork(self._streams, request)))
 
-    def _opened(self, entry: Entry) -> pb.OpenStreamResponse:
-        return opened(entry, self._streams.epoch, self._lease_ms)
+    def opened(self, entry: Entry) -> pb.OpenStreamResponse:
+        return opened(entry, self._streams, self._lease_ms)
+
+    def _attach(self, request: pb.AttachStreamRequest) -> pb.AttachStreamResponse:
+        return pb.AttachStreamResponse(stream=self.opened(self.attach_entry(request)))
+
+    def attach_entry(self, request: pb.AttachStreamRequest) -> Entry:
+        entry = self._entry_to_change(request.stream)
+        generation = request.generation if request.HasField("generation") else None
+        exactly_once.attach(entry, generation=generation, request_id=request.request_id)
+        return entry
 
     def _append(self, request: pb.AppendTokenRequest) -> pb.AppendTokenResponse:
         session = self._entry_to_change(request.stream).session
@@ -227,14 +254,8 @@ class AttentionService:
             version=self._version,
             tier=kernels.TIER,
             epoch=self._streams.epoch,
-            limits=pb.ServerLimits(
-                max_message_bytes=self._config.max_message_bytes,
-                max_streams=self._config.max_streams,
-                max_queue_bytes=self._config.queue_bytes,
-                max_step_items=self._config.max_step_items,
-                idle_lease_ms=self._lease_ms,
-                stall_timeout_ms=milliseconds(self._config.stall_timeout_seconds),
-            ),
+            start_id=self._streams.start_id,
+            limits=self._limits(),
             memory=pb.MemoryInfo(
                 budget=memory.budget,
                 reserved=memory.reserved,
@@ -244,4 +265,22 @@ class AttentionService:
             streams=len(self._streams),
             threads=pool.threads(),
             projections=self._projections.names,
+        )
+
+    # On the loop, too: what never changes.
+
+    def _hello(self) -> pb.DecodeHello:
+        return pb.DecodeHello(
+            limits=self._limits(), epoch=self._streams.epoch, start_id=self._streams.start_id
+        )
+
+    def _limits(self) -> pb.ServerLimits:
+        return pb.ServerLimits(
+            max_message_bytes=self._config.max_message_bytes,
+            max_streams=self._config.max_streams,
+            max_queue_bytes=self._config.queue_bytes,
+            max_step_items=self._config.max_step_items,
+            idle_lease_ms=self._lease_ms,
+            stall_timeout_ms=milliseconds(self._config.stall_timeout_seconds),
+            decode_window_bytes=self._config.decode_window_bytes,
         )
