@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -51,12 +52,16 @@ class Conversation:
         self._window = Window(config.decode_window_bytes)
         self._stall = config.stall_timeout_seconds or None
         self._most_operations = config.max_step_items
-        # A client that keeps to the rules has never more unanswered, so that what it tells is always read.
-        self._most_held = max(config.decode_window_bytes, config.max_message_bytes)
+        # A client that keeps to the rules has never more waiting here, so that what it tells is always read.
+        self._most_held = config.decode_window_bytes + config.max_message_bytes
         self._most = config.max_message_bytes
         self._last = 0
-        self._held: deque[Pending] = deque()
+        # Messages, with size and time of arrival; `_at` is the next operation of the first. It is looked at
+        # when its turn has come: what is made of a small one takes many times its room.
+        self._held: deque[tuple[pb.DecodeRequest, int, float]] = deque()
         self._held_bytes = 0
+        self._at = 0
+        self._next: Pending | None = None
         self._running: set[asyncio.Future[Any]] = set()
         self._ready: deque[tuple[int, bytes]] = deque()
         self._room = asyncio.Event()
@@ -175,18 +180,32 @@ class Conversation:
                 )
         if request.received_op_id and self._window.received(request.received_op_id):
             self._something.set()
+            self._admit()
         self._last = last
-        for message in messages:
-            size = len(raw) if len(messages) == 1 else message.ByteSize()
-            self._held.append(self._operations.read(message, size, self._bindings, self._call))
-            self._held_bytes += size
-        self._admit()
+        if messages:
+            self._held.append((request, len(raw), time.monotonic()))
+            self._held_bytes += len(raw)
+            self._admit()
 
     def _admit(self) -> None:
         """Begins what there is room for."""
-        while self._held and self._window.has_room(self._held[0].reply_bytes):
-            pending = self._held.popleft()
-            self._held_bytes -= pending.size
+        while self._held:
+            request, size, arrived = self._held[0]
+            messages = request.operations
+            pending = self._next
+            if pending is None:
+                message = messages[self._at]
+                own = size if len(messages) == 1 else message.ByteSize()
+                pending = self._operations.read(message, own, arrived, self._bindings, self._call)
+            if not self._window.has_room(pending.reply_bytes):
+                self._next = pending
+                break
+            self._next = None
+            self._at += 1
+            if self._at == len(messages):
+                self._held.popleft()
+                self._held_bytes -= size
+                self._at = 0
             self._window.expect(pending.reply_bytes)
             self._begin(pending)
         if self._held_bytes <= self._most_held:

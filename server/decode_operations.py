@@ -7,7 +7,6 @@ the stream is named by a number of the call.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -110,22 +109,34 @@ class Operations:
         self._stepping = stepping
         self._handlers = handlers
 
-    def read(self, message: pb.DecodeOperation, size: int, bindings: Bindings, call: Call) -> Pending:
-        """An operation of a call, of so many bytes. One that cannot be meant is done, with its error."""
+    def read(
+        self, message: pb.DecodeOperation, size: int, arrived: float, bindings: Bindings, call: Call
+    ) -> Pending:
+        """An operation of a call, of so many bytes. One that cannot be meant is done, with its error.
+
+        ``arrived``: when it was read, on ``time.monotonic``.
+        """
         kind = message.WhichOneof("operation") or ""
         pending = Pending(message.op_id, kind, size, _PLAIN_BYTES, None)
         pending.response.results.add().op_id = message.op_id
         try:
-            self._prepare(pending, message, bindings, call)
+            self._prepare(pending, message, _deadline(message, arrived, call), bindings, call.tenant)
         except Exception as error:  # noqa: BLE001 - one operation's error must not be the others'
             fail(pending, error, bindings)
         return pending
 
-    def _prepare(self, pending: Pending, message: pb.DecodeOperation, bindings: Bindings, call: Call) -> None:
+    def _prepare(
+        self,
+        pending: Pending,
+        message: pb.DecodeOperation,
+        deadline: float | None,
+        bindings: Bindings,
+        tenant: str,
+    ) -> None:
         request, ref = getattr(message, pending.kind), message.stream_ref
         work: Callable[[], Message]
         if pending.kind == "step":
-            self._prepare_step(pending, request, ref, bindings, message, call)
+            self._prepare_step(pending, request, ref, deadline, bindings, tenant)
             return
         check_size(request.DESCRIPTOR, request.ByteSize())
         check_texts(request, _TEXTS.get(pending.kind, ()))
@@ -153,8 +164,8 @@ class Operations:
             self._scheduler.begin,
             work,
             cost=pending.size,
-            deadline=_deadline(message, call),
-            tenant=call.tenant,
+            deadline=deadline,
+            tenant=tenant,
         )
 
     def _prepare_step(
@@ -162,9 +173,9 @@ class Operations:
         pending: Pending,
         request: pb.StepRequest,
         ref: int,
+        deadline: float | None,
         bindings: Bindings,
-        message: pb.DecodeOperation,
-        call: Call,
+        tenant: str,
     ) -> None:
         check_items("step", "items", len(request.items), self._config.max_step_items)
         if ref:
@@ -178,8 +189,8 @@ class Operations:
             self._stepping,
             _Steps(request, pending.response.results[0].step, bound),
             cost=pending.size,
-            deadline=_deadline(message, call),
-            tenant=call.tenant,
+            deadline=deadline,
+            tenant=tenant,
         )
 
     def _step_bytes(self, request: pb.StepRequest, bound: tuple[Bound | None, ...]) -> int:
@@ -248,8 +259,8 @@ def _bytes_of_rows(width: int, rows: tensor_pb2.Tensor) -> int:
     return RESULT_OVERHEAD + width * tokens if 0 < tokens <= MAX_AXIS else RESULT_OVERHEAD
 
 
-def _deadline(message: pb.DecodeOperation, call: Call) -> float | None:
+def _deadline(message: pb.DecodeOperation, arrived: float, call: Call) -> float | None:
     if not message.timeout_ms:
         return call.deadline
-    deadline = time.monotonic() + message.timeout_ms / 1000
+    deadline = arrived + message.timeout_ms / 1000
     return deadline if call.deadline is None else min(deadline, call.deadline)

@@ -22,7 +22,7 @@ class Entry:
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
     attached: Attached | None = None
-    """The last AttachStream, if it had a request_id."""
+    """The last AttachStream that had a request_id."""
     worried: bool = False
     """The log has been told that the keys do not suit the storage."""
     exports: int = 0

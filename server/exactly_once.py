@@ -228,7 +228,8 @@ def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
         check_generation(session, generation)
     if not session.sealed:  # its layers are level, and nobody can have left anything half done
         session.truncate(session.length)
-    entry.attached = Attached(request_id, generation, session.generation) if request_id else None
+    if request_id:
+        entry.attached = Attached(request_id, generation, session.generation)
 
 
 def _is_new(session: DecoderSession, layers: Sequence[int], position: int, tokens: int) -> bool:

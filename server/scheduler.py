@@ -90,8 +90,8 @@ class Scheduler:
     def begin(
         self, work: Callable[[], T], *, cost: int, deadline: float | None = None, tenant: str = ""
     ) -> asyncio.Future[T]:
-        """What :meth:`run` waits for; raises Overloaded and Draining at once. Operations of a tenant are begun in
-        the order of these calls."""
+        """What :meth:`run` waits for; Overloaded and Draining are raised at once. Operations of a tenant are
+        begun in the order of these calls."""
         return self._submitted(_alone, work, False, cost, deadline, tenant)
 
     async def run_jointly(

@@ -26,6 +26,9 @@ class Decode:
         self.order: list[int] = []
         self.messages = 0
         self.op_id = 0
+        self.awake = asyncio.Event()
+        """Nothing is read while it is not set, but for what is being waited for."""
+        self.awake.set()
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
 
@@ -93,7 +96,7 @@ class Decode:
 
     async def _read(self) -> None:
         try:
-            while (response := await self.call.read()) is not grpc.aio.EOF:
+            while await self.awake.wait() and (response := await self.call.read()) is not grpc.aio.EOF:
                 self.messages += 1
                 for result in response.results:
                     assert result.op_id not in self.results
