@@ -115,6 +115,16 @@ def test_files_that_take_a_part_of_what_they_are_given() -> None:
         session.snapshot(Full())
 
 
+@pytest.mark.parametrize("taken", [0, -1, 10**9])
+def test_a_file_that_never_takes_anything_is_not_asked_for_ever(taken: int) -> None:
+    class Wrong:
+        def write(self, data: bytes) -> int:
+            return taken
+
+    with pytest.raises(InvalidRequest, match=f"got {taken}"):
+        Mirror(small()).grow(300).session.snapshot(Wrong())
+
+
 def test_what_is_no_binary_file() -> None:
     with pytest.raises(InvalidRequest, match="binary file, got str"):
         DecoderSession.restore(io.StringIO("text"), Arena(budget=2 << 20))  # type: ignore[arg-type]
