@@ -115,7 +115,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     f"{_DECODER}.batch": (
         *(_ERRORS, _OPTIONS),
-        *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "session", "kernels")),
+        *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "session", "kernels", "turn")),
     ),
     f"{_DECODER}.arena_report": tuple(
         f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels")
