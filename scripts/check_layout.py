@@ -114,7 +114,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         )
     ),
     f"{_DECODER}.batch": tuple(
-        f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "options", "session", "kernels")
+        f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "options", "session", "kernels", "turn")
     ),
     f"{_DECODER}.arena_report": tuple(
         f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels")

@@ -152,7 +152,7 @@ def _carry_out(waiting: dict[DecoderSession, _Waiting]) -> None:
 
 
 def _fill(result: pb.StepResult, session: DecoderSession, done: Stepped) -> None:
-    result.out.CopyFrom(to_tensor(done.out))
+    result.out.MergeFrom(to_tensor(done.out))
     if done.lse is not None:
         result.lse.CopyFrom(to_tensor(done.lse))
     result.committed_length = session.length
