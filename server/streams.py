@@ -211,6 +211,10 @@ class StreamRegistry:
             self._end(entry, "")
         return len(stale)
 
+    def entries(self) -> list[tuple[str, Entry]]:
+        """All streams, each with its tenant."""
+        return [("", entry) for entry in self._entries.values()]
+
     def leave_all(self) -> None:
         """Ends with every stream; what is in a file stays there, for the next start."""
         for entry in self._entries.values():

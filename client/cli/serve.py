@@ -56,7 +56,14 @@ def serve(ctx: typer.Context, **options: Any) -> None:
 
     def on_ready(server: Server) -> None:
         if as_json:
-            print_json({"addresses": server.addresses, "tier": kernels.TIER, "pid": os.getpid()})
+            print_json(
+                {
+                    "addresses": server.addresses,
+                    "admin": server.observatory.admin_address,
+                    "tier": kernels.TIER,
+                    "pid": os.getpid(),
+                }
+            )
         else:
             print_note(f"serving on {', '.join(server.addresses)}; Ctrl-C stops")
 
@@ -122,7 +129,7 @@ _EXTRA: Final = {
     "print_config": ("--print-config", "Print all settings as such a file, each with its source, and exit."),
     "check_config": ("--check-config", "Exit: 0 if the settings can be, 2 if not."),
     "no_tcp": ("--no-tcp", "Listen on the unix socket only."),
-    "as_json": ("--json", "Print one line of JSON when serving: addresses, tier, pid."),
+    "as_json": ("--json", "Print one line of JSON when serving: addresses, admin port's, tier, pid."),
     "stop_with_stdin": (
         "--stop-with-stdin",
         "Stop when standard input ends, for programs that start a server.",
