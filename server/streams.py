@@ -68,6 +68,10 @@ class StreamRegistry:
         oldest = self.clock() - self.lease_seconds
         return sum(streams.expire(oldest) for streams in self._tenants.values())
 
+    def entries(self) -> list[tuple[str, Entry]]:
+        """All streams, each with its tenant."""
+        return [("", entry) for entry in self._entries.values()]
+
     def leave_all(self) -> None:
         """Ends with every stream; what is in a file stays there, for the next start."""
         for streams in self._tenants.values():
