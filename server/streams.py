@@ -70,7 +70,7 @@ class StreamRegistry:
 
     def entries(self) -> list[tuple[str, Entry]]:
         """All streams, each with its tenant."""
-        return [("", entry) for entry in self._entries.values()]
+        return [(name, entry) for name, streams in self._tenants.items() for entry in streams]
 
     def leave_all(self) -> None:
         """Ends with every stream; what is in a file stays there, for the next start."""
