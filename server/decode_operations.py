@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -26,6 +26,8 @@ from rondel.server.replies import RESULT_OVERHEAD
 from rondel.server.scheduler import Scheduler
 from rondel.server.stepping import Asked, Stepping
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenant_streams import TenantStreams
+from rondel.server.work import Work
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import tensor_pb2
 from rondel.v1.wire import MAX_AXIS
@@ -42,18 +44,6 @@ _TEXTS: Final = {
 """The texts of those requests that have any."""
 _PLAIN_BYTES: Final = 4096
 """More than a result without tensors has, be it an error with all its details."""
-
-
-class Handlers(Protocol):
-    """What the unary methods do, on the worker."""
-
-    def open_entry(self, request: pb.OpenStreamRequest) -> Entry: ...
-    def attach_entry(self, request: pb.AttachStreamRequest) -> Entry: ...
-    def opened(self, entry: Entry) -> pb.OpenStreamResponse: ...
-
-    @property
-    def on_stream(self) -> Mapping[str, Callable[[Any], Message]]:
-        """The rest, by kind of operation."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +70,7 @@ class _Steps(Asked):
 
     bound: tuple[Bound | None, ...]
 
-    def entry(self, number: int, streams: StreamRegistry) -> Entry:
+    def entry(self, number: int, streams: TenantStreams) -> Entry:
         item, bound = self.request.items[number], self.bound[number]
         if item.HasField("stream"):
             raise InvalidRequest(
@@ -101,13 +91,20 @@ class Operations:
         streams: StreamRegistry,
         scheduler: Scheduler,
         stepping: Stepping,
-        handlers: Handlers,
+        work: Work,
     ) -> None:
         self._config = config
         self._streams = streams
         self._scheduler = scheduler
         self._stepping = stepping
-        self._handlers = handlers
+        self._work = work
+        self._on_stream: Mapping[str, Callable[[Any, TenantStreams], Message]] = {
+            "append": work.append,
+            "attend": work.attend,
+            "truncate": work.truncate,
+            "seal": work.seal,
+            "close": work.close,
+        }
 
     def read(
         self, message: pb.DecodeOperation, size: int, arrived: float, bindings: Bindings, call: Call
@@ -143,10 +140,10 @@ class Operations:
         match pending.kind:
             case "open":
                 pending.bound = bindings.bind(ref)
-                work = partial(self._open, pending.bound, request)
+                work = partial(self._open, pending.bound, request, tenant)
             case "attach":
                 pending.bound = bindings.bind(ref)
-                work = partial(self._attach, pending.bound, request)
+                work = partial(self._attach, pending.bound, request, tenant)
             case "release":
                 bindings.release(bindings[ref])
                 return
@@ -159,7 +156,7 @@ class Operations:
                 pending.bound = bound if pending.kind == "close" else None
                 if pending.kind == "attend":
                     pending.reply_bytes = self._attend_bytes(request, bound)
-                work = partial(self._on_stream, self._handlers.on_stream[pending.kind], bound, request)
+                work = partial(self._carry_out, pending.kind, bound, request, tenant)
         pending.begin = partial(
             self._scheduler.begin,
             work,
@@ -187,7 +184,7 @@ class Operations:
         pending.begin = partial(
             self._scheduler.begin_jointly,
             self._stepping,
-            _Steps(request, pending.response.results[0].step, bound),
+            _Steps(tenant, request, pending.response.results[0].step, bound),
             cost=pending.size,
             deadline=deadline,
             tenant=tenant,
@@ -213,20 +210,19 @@ class Operations:
 
     # On the worker.
 
-    def _open(self, bound: Bound, request: pb.OpenStreamRequest) -> pb.OpenStreamResponse:
-        entry = self._handlers.open_entry(request)
+    def _open(self, bound: Bound, request: pb.OpenStreamRequest, tenant: str) -> pb.OpenStreamResponse:
+        entry = self._work.open_entry(request, self._streams.of(tenant))
         bound.fill(entry, self._streams.epoch)
-        return self._handlers.opened(entry)
+        return self._work.opened(entry)
 
-    def _attach(self, bound: Bound, request: pb.AttachStreamRequest) -> pb.AttachStreamResponse:
-        entry = self._handlers.attach_entry(request)
+    def _attach(self, bound: Bound, request: pb.AttachStreamRequest, tenant: str) -> pb.AttachStreamResponse:
+        entry = self._work.attach_entry(request, self._streams.of(tenant))
         bound.fill(entry, self._streams.epoch)
-        return pb.AttachStreamResponse(stream=self._handlers.opened(entry))
+        return pb.AttachStreamResponse(stream=self._work.opened(entry))
 
-    @staticmethod
-    def _on_stream(handler: Callable[[Any], Message], bound: Bound, request: Any) -> Message:
+    def _carry_out(self, kind: str, bound: Bound, request: Any, tenant: str) -> Message:
         request.stream.CopyFrom(bound.stream())
-        return handler(request)
+        return self._on_stream[kind](request, self._streams.of(tenant))
 
 
 def finish(pending: Pending, future: asyncio.Future[Any], bindings: Bindings) -> None:

@@ -26,7 +26,6 @@ log = logging.getLogger("rondel.server")
 
 A = TypeVar("A")
 T = TypeVar("T")
-Work = Callable[[Any], Any]
 
 _SLICE_SECONDS: Final = 0.002
 """Finished operations wait at most about so long for others of their batch."""
@@ -90,8 +89,7 @@ class Scheduler:
     def begin(
         self, work: Callable[[], T], *, cost: int, deadline: float | None = None, tenant: str = ""
     ) -> asyncio.Future[T]:
-        """What :meth:`run` waits for; Overloaded and Draining are raised at once. Operations of a tenant are
-        begun in the order of these calls."""
+        """What :meth:`run` waits for. A tenant's operations are begun in the order of these calls."""
         return self._submitted(_alone, work, False, cost, deadline, tenant)
 
     async def run_jointly(
@@ -124,7 +122,7 @@ class Scheduler:
         return self._submitted(work, argument, True, cost, deadline, tenant)
 
     def _submitted(
-        self, work: Work, argument: Any, joint: bool, cost: int, deadline: float | None, tenant: str
+        self, work: Any, argument: Any, joint: bool, cost: int, deadline: float | None, tenant: str
     ) -> asyncio.Future[Any]:
         if not self._accepting:
             raise Draining("the server is shutting down")
@@ -179,6 +177,8 @@ class Scheduler:
         for operation in batch:
             self._waiting -= 1
             self._waiting_bytes -= operation.cost
+            if operation.account is not None and operation.began is not None:
+                operation.account.worked(operation.arrived, operation.began, operation.ended)
             if operation.future.done():
                 continue
             if operation.error is not None:
@@ -207,6 +207,8 @@ class Scheduler:
                 batch += together
                 self._carry_out(together, now)
                 now = self._clock()
+                for operation in together:
+                    operation.ended = now
                 if now - began > _SLICE_SECONDS:
                     break
                 try:
@@ -255,6 +257,7 @@ class Scheduler:
                     "the deadline passed before the work began; nothing was done"
                 )
             else:
+                operation.began = now
                 begun.append(operation)
         if not begun:
             return

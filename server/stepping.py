@@ -15,6 +15,7 @@ from rondel.server.errors import known, to_status
 from rondel.server.exactly_once import Floats, Stepped
 from rondel.server.replies import check_reply, reply_bytes
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenant_streams import TenantStreams
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import options_from_message
 from rondel.v1.wire import from_tensor, to_tensor
@@ -22,13 +23,14 @@ from rondel.v1.wire import from_tensor, to_tensor
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A Step request, and the response that is to be filled."""
+    """A request, the response that is to be filled, and whose it is: items name streams of that tenant."""
 
+    tenant: str
     request: pb.StepRequest
     response: pb.StepResponse
 
-    def entry(self, number: int, streams: StreamRegistry) -> Entry:
-        """The stream of an item. Raises what ``StreamRegistry.get_to_change`` does."""
+    def entry(self, number: int, streams: TenantStreams) -> Entry:
+        """The stream of an item. Raises what ``TenantStreams.get_to_change`` does."""
         item = self.request.items[number]
         if item.stream_ref:
             raise InvalidRequest(
@@ -58,22 +60,22 @@ class Stepping:
         self._most = config.max_message_bytes
         self._streams = streams
 
-    def __call__(self, requests: Sequence[Asked]) -> list[pb.StepResponse]:
+    def __call__(self, all_asked: Sequence[Asked]) -> list[pb.StepResponse]:
         """The response of each request, in order; an item's error is in its result."""
         waiting: dict[DecoderSession, _Waiting] = {}
-        for asked in requests:
+        for asked in all_asked:
             self._begin(asked, waiting)
         _carry_out(waiting)
-        return [asked.response for asked in requests]
+        return [asked.response for asked in all_asked]
 
     def _begin(self, asked: Asked, waiting: dict[DecoderSession, _Waiting]) -> None:
         """Applies the rules to all items of a request; fills the results of those that do not wait."""
-        layer, size = asked.request.layer, 0
+        streams, layer, size = self._streams.of(asked.tenant), asked.request.layer, 0
         named: set[str] = set()
         for number, item in enumerate(asked.request.items):
             result = asked.response.results.add()
             try:
-                entry = asked.entry(number, self._streams)
+                entry = asked.entry(number, streams)
                 size += self._begin_item(layer, entry, item, result, size, named, waiting)
             except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
                 result.status.CopyFrom(to_status(known(error)))
@@ -157,7 +159,7 @@ def _carry_out(waiting: dict[DecoderSession, _Waiting]) -> None:
 
 
 def _fill(result: pb.StepResult, session: DecoderSession, done: Stepped) -> None:
-    result.out.CopyFrom(to_tensor(done.out))
+    result.out.MergeFrom(to_tensor(done.out))
     if done.lse is not None:
         result.lse.CopyFrom(to_tensor(done.lse))
     result.committed_length = session.length

@@ -129,11 +129,14 @@ async def test_sigterm_with_two_hundred_calls_and_a_watch(
     await watch.read()
     q, k, v = tokens.qkv(1)
     calls = [Decode(client) for _ in range(200)]
-    streams = []
-    for decode in calls:
+
+    async def begin(decode: Decode) -> pb.StreamRef:
         await decode.__aenter__()
-        streams.append(await decode.open(1))
+        stream = await decode.open(1)
         await decode.ask(*(decode.stepping(layer, part(1, 0, q, k, v)) for layer in range(SPEC.layers)))
+        return stream
+
+    streams = await asyncio.gather(*map(begin, calls))
     code, seconds, log = await process.end(signal.SIGTERM)
     assert (code, "Traceback" in log) == (0, False), log
     assert seconds < 5.0 + 2.0
