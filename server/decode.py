@@ -237,7 +237,9 @@ class Conversation:
             fail(pending, _too_large(len(raw), self._most), self._bindings)
             raw = pending.response.SerializeToString()
         self._window.settle(pending.reply_bytes, len(raw))
-        self._ready.append((pending.op_id, raw))
+        if self._duplex.on_answer is not None:
+            self._duplex.on_answer(pending.message, pending.response.results[0])
+        self._ready.append((pending.message.op_id, raw))
         self._something.set()
 
 

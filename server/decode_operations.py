@@ -50,7 +50,7 @@ _PLAIN_BYTES: Final = 4096
 class Pending:
     """An operation that was read and is not answered."""
 
-    op_id: int
+    message: pb.DecodeOperation
     kind: str
     size: int
     """Bytes of its message."""
@@ -114,7 +114,7 @@ class Operations:
         ``arrived``: when it was read, on ``time.monotonic``.
         """
         kind = message.WhichOneof("operation") or ""
-        pending = Pending(message.op_id, kind, size, _PLAIN_BYTES, None)
+        pending = Pending(message, kind, size, _PLAIN_BYTES, None)
         pending.response.results.add().op_id = message.op_id
         try:
             self._prepare(pending, message, _deadline(message, arrived, call), bindings, call.tenant)
@@ -243,7 +243,7 @@ def fail(pending: Pending, error: BaseException, bindings: Bindings) -> None:
         raise error
     result = pending.response.results[0]
     result.Clear()
-    result.op_id = pending.op_id
+    result.op_id = pending.message.op_id
     result.status.CopyFrom(to_status(known(error)))
     if pending.kind in ("open", "attach") and pending.bound is not None:
         bindings.release(pending.bound)

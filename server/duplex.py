@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from google.protobuf.message import Message
+
 
 class _Context(Protocol):
     """The part of grpc.aio.ServicerContext that is used, with bytes for messages."""
@@ -21,6 +23,8 @@ class Duplex:
         self._context = context
         self.on_drain: Callable[[], None] | None = None
         """Called when the server begins to stop; the handler is then to come to an end."""
+        self.on_answer: Callable[[Message, Message], None] | None = None
+        """Called with every operation of the call and its result."""
 
     async def read(self) -> bytes | None:
         """The next message; None: there are no more. The client has half-closed the call, or has left: a

@@ -15,6 +15,11 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
 from rondel.server import stepping
 from rondel.server.app import Server
+from rondel.server.config import ServerConfig
+from rondel.server.door import Door
+from rondel.server.insight import Insight
+from rondel.server.observer import Observer
+from rondel.server.tally import Tally
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.wire import from_tensor, to_tensor
 
@@ -197,3 +202,49 @@ async def test_bytes_of_an_unknown_field_change_nothing(client: Client) -> None:
         await decode.call.write(request)
         (result,) = await decode.wait([1])
         assert result.open.handle
+
+
+class Counts(Observer):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+
+    def stored(self, tokens: int, tenant: str) -> None:
+        self.told.append(("stored", tokens))
+
+    def repeated(self, tenant: str) -> None:
+        self.told.append(("repeated", 1))
+
+    def gap(self, tenant: str) -> None:
+        self.told.append(("gap", 1))
+
+    def failed(self, reason: str) -> None:
+        self.told.append(("failed", reason))
+
+
+async def test_operations_are_counted_as_calls_are(
+    config: ServerConfig, connect: Connect, tokens: Tokens
+) -> None:
+    server, counts = Server(config), Counts()
+    server._door = Door(Insight([Tally(counts)]))
+    await server.begin()
+    q, k, v = tokens.qkv(2)
+    layers = tokens.kv(2)
+    async with Decode(connect(server.address)) as decode:
+        await decode.open(1)
+        await decode.ask(decode.op(1, append=tokens_of(0, *layers)))
+        await decode.ask(decode.op(1, append=tokens_of(0, *layers)))
+        await decode.step(0, part(1, 2, q, k, v), part(1, 4, q, k, v))
+        await decode.ask(decode.op(1, append=tokens_of(9, *layers)))
+        await decode.ask(decode.op(2, release=pb.DecodeRelease()))
+    await server.stop()
+    assert counts.told == [
+        ("stored", 6),
+        ("repeated", 1),
+        ("failed", "INVALID_REQUEST"),
+        ("stored", 2),
+        ("failed", "SEQUENCE_GAP"),
+        ("gap", 1),
+        ("failed", "INVALID_REQUEST"),
+    ]
