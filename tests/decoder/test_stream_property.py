@@ -28,9 +28,10 @@ def run(machine: type[StreamMachine], examples: int, steps: int, phases: tuple[P
 
 
 @KINDS
+@pytest.mark.timeout(300)
 def test_any_sequence_of_calls(machine: type[StreamMachine]) -> None:
     """A failure is reported as it was found; the slow test below makes it short."""
-    run(machine, 100, 30, (Phase.explicit, Phase.reuse, Phase.generate))
+    run(machine, 100, 20, (Phase.explicit, Phase.reuse, Phase.generate))
 
 
 @KINDS
