@@ -38,7 +38,7 @@ help:
 	@echo 'make bench-traffic  does its time follow the bytes or the arithmetic?'
 	@echo 'make bench-forks  what a thousand continuations of one prompt cost, in bytes and in time'
 	@echo 'make bench-restart  how long a start on an arena in a file takes, per GiB (BENCH_ARGS=--gib 4)'
-	@echo 'make crash-test  a thousand processes killed at any moment: nothing acknowledged may be lost'
+	@echo 'make crash-test  processes killed within every kind of call, and a thousand at any moment: nothing acknowledged may be lost'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make endless   a whole text as one stream with a window and sinks, beside recomputation (TEXT=FILE, an hour)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
