@@ -20,7 +20,7 @@ from timing import Timing
 CALLS: Final = 8
 """Calls at a time where throughput is measured, each with a stream of its own."""
 _EXCHANGES: Final = 60
-_ON_THE_WAY: Final = 30
+ON_THE_WAY: Final = 30
 """Steps that each of those calls has on the way at once."""
 
 
@@ -104,9 +104,9 @@ async def measure(rondel: grpc.aio.Channel, bare: grpc.aio.Channel, shape: Shape
         found.kernel.wall.append(local.median_of(1, _EXCHANGES)[1])
         found.step.wall.append(median(await latencies(lanes[0].call.exchange, lanes[0].requests(_EXCHANGES))))
         found.echo.wall.append(median(await latencies(echoes[0].exchange, [same] * _EXCHANGES)))
-        all_steps = [(lane.call, lane.requests(_ON_THE_WAY)) for lane in lanes]
+        all_steps = [(lane.call, lane.requests(ON_THE_WAY)) for lane in lanes]
         found.many.wall.append(await _each(all_steps, _results))
-        found.echo_many.wall.append(await _each([(call, [same] * _ON_THE_WAY) for call in echoes], _one))
+        found.echo_many.wall.append(await _each([(call, [same] * ON_THE_WAY) for call in echoes], _one))
     _check(await lanes[0].call.exchange(lanes[0].requests(1)[0]))  # a failed step would have been a fast one
     local.close()
     for call in (*(lane.call for lane in lanes), *echoes):
