@@ -259,4 +259,6 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        # What nobody can ask for need not be kept.
+        ("grpc.enable_channelz", int(config.channelz_port is not None)),
     )
