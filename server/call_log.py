@@ -47,6 +47,8 @@ def _fields(account: Account) -> dict[str, object]:
         "code": account.code.name,
         "seconds": round(time.monotonic() - account.began, 6),
         "peer": account.peer,
+        "messages_received": account.messages_received,
+        "messages_sent": account.messages_sent,
         "bytes_received": account.bytes_received,
         "bytes_sent": account.bytes_sent,
         "queue_ms": round(account.queue_seconds * 1000, 3),
@@ -56,9 +58,6 @@ def _fields(account: Account) -> dict[str, object]:
         fields["reason"] = account.reason
     if account.tenant:
         fields["tenant"] = account.tenant
-    if account.messages_received > 1 or account.messages_sent > 1:
-        fields["messages_received"] = account.messages_received
-        fields["messages_sent"] = account.messages_sent
     if handle := _handle(account.request):
         fields["stream"] = shortened(handle)
     if account.trace_id:
