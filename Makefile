@@ -22,13 +22,13 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-deep test-traced test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-restart crash-test accuracy endless conformance .venv
+.PHONY: help demo test test-deep test-traced test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-rpc bench-restart crash-test accuracy endless conformance .venv
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo     a language model answers a question, its attention computed by a Rondel server'
 	@echo 'make test     the test suite'
-	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream, 100,000 streams, ten minutes of 200'
+	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream in memory and in a file, 100,000 streams, ten minutes of 200'
 	@echo 'make test-traced  the tests of servers and clients with every call traced, over TCP and over unix sockets'
 	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
 	@echo 'make lint     ruff: rules and formatting'
@@ -38,8 +38,9 @@ help:
 	@echo 'make bench-kernels  decode attention beside other engines and the bare memory (BENCH_ARGS=--quick)'
 	@echo 'make bench-traffic  does its time follow the bytes or the arithmetic?'
 	@echo 'make bench-forks  what a thousand continuations of one prompt cost, in bytes and in time'
+	@echo 'make bench-rpc  what the service costs over its kernels, beside a server that only echoes'
 	@echo 'make bench-restart  how long a start on an arena in a file takes, per GiB (BENCH_ARGS=--gib 4)'
-	@echo 'make crash-test  a thousand processes killed at any moment: nothing acknowledged may be lost'
+	@echo 'make crash-test  processes killed within every kind of call, and a thousand at any moment: nothing acknowledged may be lost'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make endless   a whole text as one stream with a window and sinks, beside recomputation (TEXT=FILE, an hour)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
@@ -57,8 +58,9 @@ demo: .venv
 	$(BIN)/rondel model pull smollm2-135m
 	$(BIN)/rondel demo
 
+# On two cores; more only disturb one another. Tests that measure time have both to themselves.
 test: .venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # Minutes, not seconds: see the tests marked slow. RONDEL_SOAK_SECONDS=600 is how long the soak lasts.
 test-deep: .venv
@@ -108,6 +110,9 @@ bench-traffic: .venv
 
 bench-forks: .venv
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/forks.py $(BENCH_ARGS)
+
+bench-rpc: .venv
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/rpc.py $(BENCH_ARGS)
 
 bench-restart: .venv
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/restart.py $(BENCH_ARGS)

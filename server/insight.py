@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -18,6 +19,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from rondel.server.account import CURRENT, Account, Listener
+from rondel.server.duplex import Duplex
 from rondel.server.errors import DETAILS_KEY
 
 Entry = Callable[[Any, Any], Awaitable[bytes | None]]
@@ -34,7 +36,8 @@ class Watcher(Protocol):
         metadata."""
 
     def answered(self, account: Account, request: Any, response: Any) -> None:
-        """A handler has returned, before the answer is on its way."""
+        """A handler has returned, before the answer is on its way; or an operation of a Decode call has its
+        result."""
 
     def end(self, account: Account, listener: Listener | None) -> None:
         """The call is over; its account says how."""
@@ -57,12 +60,18 @@ class Insight:
                 return await handler(request, call)
             account.tenant = call.tenant
             account.request = request
+            tell = partial(self._answered, account)
+            if isinstance(request, Duplex):
+                request.on_answer = tell
             response = await handler(request, call)
-            for watcher in self._watchers:
-                watcher.answered(account, request, response)
+            tell(request, response)
             return response
 
         return handled
+
+    def _answered(self, account: Account, request: Any, response: Any) -> None:
+        for watcher in self._watchers:
+            watcher.answered(account, request, response)
 
     def entry(self, method: MethodDescriptor, entry: Entry) -> Entry:
         """Wraps what grpc.aio calls, which knows bytes and statuses."""
@@ -80,10 +89,10 @@ class Insight:
             ]
             account.listeners = tuple(listener for _, listener in began if listener is not None)
             try:
-                if method.client_streaming:
-                    raw = _Counted(raw, account)
-                else:
+                if not method.client_streaming:
                     account.received(len(raw))
+                elif not method.server_streaming:  # in both directions messages go through the context
+                    raw = _Counted(raw, account)
                 response = await entry(raw, _Context(context, account))
                 if response is not None:
                     account.sent(len(response))

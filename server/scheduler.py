@@ -84,8 +84,13 @@ class Scheduler:
             DeadlineExpired: ``deadline`` (on the clock) passed before the work began.
             Exception: whatever ``work`` raised.
         """
-        result: T = await self._submitted(_alone, work, False, cost, deadline, tenant)
-        return result
+        return await self.begin(work, cost=cost, deadline=deadline, tenant=tenant)
+
+    def begin(
+        self, work: Callable[[], T], *, cost: int, deadline: float | None = None, tenant: str = ""
+    ) -> asyncio.Future[T]:
+        """What :meth:`run` waits for. A tenant's operations are begun in the order of these calls."""
+        return self._submitted(_alone, work, False, cost, deadline, tenant)
 
     async def run_jointly(
         self,
@@ -102,18 +107,23 @@ class Scheduler:
         Everything else is as with :meth:`run`: the order of arrival is kept, and a cancelled or expired
         operation is left out. An exception of ``work`` is raised for every argument of the call.
         """
-        result: T = await self._submitted(work, argument, True, cost, deadline, tenant)
-        return result
+        return await self.begin_jointly(work, argument, cost=cost, deadline=deadline, tenant=tenant)
 
-    async def _submitted(
+    def begin_jointly(
         self,
-        work: Callable[[Any], Any],
-        argument: Any,
-        joint: bool,
+        work: Callable[[list[A]], list[T]],
+        argument: A,
+        *,
         cost: int,
-        deadline: float | None,
-        tenant: str,
-    ) -> Any:
+        deadline: float | None = None,
+        tenant: str = "",
+    ) -> asyncio.Future[T]:
+        """What :meth:`run_jointly` waits for; otherwise as :meth:`begin`."""
+        return self._submitted(work, argument, True, cost, deadline, tenant)
+
+    def _submitted(
+        self, work: Any, argument: Any, joint: bool, cost: int, deadline: float | None, tenant: str
+    ) -> asyncio.Future[Any]:
         if not self._accepting:
             raise Draining("the server is shutting down")
         # One operation is always let in, so that a message larger than the bound is not impossible; and the
@@ -128,7 +138,7 @@ class Scheduler:
             work, argument, joint, self._loop.create_future(), cost, deadline, tenant, self._clock()
         )
         self._submit(operation)
-        return await operation.future
+        return operation.future
 
     def post(self, work: Callable[[], object]) -> None:
         """Has ``work()`` called on the worker, whatever the queue holds. For freeing things: nobody waits for

@@ -9,7 +9,6 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
 from rondel.server.app import Server
-from rondel.server.logs import shortened
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import spec_pb2, tensor_pb2
 from rondel.v1.specs import spec_to_message
@@ -173,10 +172,7 @@ async def test_get_tells_how_the_keys_suit_the_storage_and_the_log_once_if_they_
             assert wanted.worrying == (outlying > 1.0)
             found = (told.score_error, told.worst_layer, told.outlier_ratio, told.capped_channels)
             assert found == (wanted.score_error, wanted.worst_layer, wanted.outlier_ratio, 0)
-        assert (
-            caplog.text.count(f"keys of stream {shortened(stream.handle)} do not suit its storage")
-            == wanted.worrying
-        )
+        assert caplog.text.count("do not suit its storage") == wanted.worrying
 
 
 async def test_truncate_starts_a_new_generation(client: Client, tokens: Tokens) -> None:
