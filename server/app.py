@@ -46,7 +46,8 @@ FLUSH_SECONDS: Final = 0.5
 LAST_SECONDS: Final = 2.0
 """How long a stop may take beyond its draining."""
 
-SERVICES = (_ATTENTION.full_name, _GENERATION.full_name)
+DESCRIPTORS: Final = (_ATTENTION, _GENERATION)
+SERVICES: Final = tuple(service.full_name for service in DESCRIPTORS)
 
 
 class Server:
@@ -57,7 +58,7 @@ class Server:
 
     def __init__(self, config: ServerConfig, *, tracing: Tracing | None = None) -> None:
         self.config = config
-        self.observatory = Observatory(config, (_ATTENTION, _GENERATION), tracing=tracing)
+        self.observatory = Observatory(config, DESCRIPTORS, tracing=tracing)
         self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
         self.streams = StreamRegistry(
             self.arena, max_streams=config.max_streams, lease_seconds=config.idle_lease_seconds

@@ -36,11 +36,12 @@ class CallLog:
         if log.isEnabledFor(level):
             # Whoever wants all lines gets them; failures alone are told sparingly: a client can make many.
             kind = None if self.which == "all" else (account.method, account.code)
-            extra = {"fields": _fields(account), "kind": kind}
+            extra = {"fields": fields_of(account), "kind": kind}
             log.log(level, "%s ended as %s", account.method, account.code.name, extra=extra)
 
 
-def _fields(account: Account) -> dict[str, object]:
+def fields_of(account: Account) -> dict[str, object]:
+    """What a line tells of a call besides its message."""
     fields: dict[str, object] = {
         "service": account.service,
         "method": account.method,

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from rondel.decoder.errors import DeadlineExpired, Draining, Overloaded, ServerInternal
 from rondel.server.observer import DEAF, Observer
-from rondel.server.operation import Operation
+from rondel.server.operation import Operation, tell
 
 log = logging.getLogger("rondel.server")
 
@@ -207,7 +207,7 @@ class Scheduler:
                 batch += together
                 self._carry_out(together, now)
                 now = self._clock()
-                self._tell(together, now)
+                tell(self._observer, together, now)
                 if now - began > _SLICE_SECONDS:
                     break
                 try:
@@ -218,18 +218,6 @@ class Scheduler:
             if batch:
                 self._wake(self._finish, batch, now - began)
         return operation is not None
-
-    def _tell(self, together: list[Operation], now: float) -> None:
-        begun = [operation for operation in together if operation.began is not None]
-        for operation in begun:
-            operation.ended = now
-            self._observer.waited((operation.began or now) - operation.arrived, operation.tenant)
-        if begun:
-            self._observer.carried_out(len(begun), now - (begun[0].began or now))
-        for operation in together:
-            if operation.began is None:
-                tell = self._observer.cancelled if operation.error is None else self._observer.expired
-                tell(operation.tenant)
 
     def _next(self, get: Callable[[], Operation | None]) -> Operation | None:
         with contextlib.suppress(IndexError):

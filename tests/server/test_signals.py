@@ -118,7 +118,7 @@ async def test_before_it_stops_everything_is_served_and_health_says_no(
     for watch in watches.values():
         assert await watch.read() is grpc.aio.EOF  # liveness never said no
     assert await asyncio.to_thread(process.popen.wait, 20) == 0
-    assert 0.8 <= time.monotonic() - began < 5
+    assert 0.8 <= time.monotonic() - began < 15
 
 
 async def test_ctrl_c_does_not_wait_and_a_second_signal_ends_it_at_once(serve: Serve) -> None:
