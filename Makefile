@@ -66,8 +66,8 @@ test: .venv
 test-deep: .venv
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=0
 
-# A trace must change nothing. Servers of their own process are traced by their environment.
-TRACED := RONDEL_TEST_TRACED=1 RONDEL_SERVE_TRACING=true OTEL_TRACES_EXPORTER=none
+# A trace must change nothing.
+TRACED := RONDEL_TEST_TRACED=1 OTEL_TRACES_EXPORTER=none
 test-traced: .venv
 	$(TRACED) $(BIN)/python -m pytest tests/server tests/client
 	$(TRACED) RONDEL_TEST_SOCKET=unix $(BIN)/python -m pytest tests/server
