@@ -108,7 +108,7 @@ class ServerProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without settings: those are for a server that somebody runs for others, not for one of our own."""
+    """Ours, without settings: those are for a server that somebody runs, not for one of our own."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("RONDEL_SERVE_")}
     return {**ours, "PYTHONSAFEPATH": "1"}
 
