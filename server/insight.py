@@ -78,20 +78,22 @@ class Insight:
         if not self._watchers:
             return entry
 
+        watchers = self._watchers
+        # Looked up once: a descriptor's attributes cost as much as all else here.
+        service, name = method.containing_service.full_name, method.name
+        one_request = not method.client_streaming
+        # In both directions messages go through the context.
+        iterated = method.client_streaming and not method.server_streaming
+
         async def watched(raw: Any, context: Any) -> bytes | None:
-            account = Account(
-                method.containing_service.full_name, method.name, context.peer(), time.monotonic()
-            )
+            account = Account(service, name, context.peer(), time.monotonic())
             CURRENT.set(account)
-            began = [
-                (watcher, watcher.begin(method, account, context.invocation_metadata))
-                for watcher in self._watchers
-            ]
-            account.listeners = tuple(listener for _, listener in began if listener is not None)
+            began = [watcher.begin(method, account, context.invocation_metadata) for watcher in watchers]
+            account.listeners = tuple([listener for listener in began if listener is not None])
             try:
-                if not method.client_streaming:
+                if one_request:
                     account.received(len(raw))
-                elif not method.server_streaming:  # in both directions messages go through the context
+                elif iterated:
                     raw = _Counted(raw, account)
                 response = await entry(raw, _Context(context, account))
                 if response is not None:
@@ -101,7 +103,7 @@ class Insight:
                 _note_end(account, context, error)
                 raise
             finally:
-                for watcher, listener in began:
+                for watcher, listener in zip(watchers, began, strict=True):
                     watcher.end(account, listener)
 
         return watched
@@ -109,6 +111,8 @@ class Insight:
 
 class _Context:
     """grpc.aio's context, with messages and an abort noted; everything else is its own."""
+
+    __slots__ = ("_account", "_context")
 
     def __init__(self, context: Any, account: Account) -> None:
         self._context = context
