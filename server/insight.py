@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
@@ -21,6 +21,8 @@ from google.rpc import error_details_pb2, status_pb2
 from rondel.server.account import CURRENT, Account, Listener
 from rondel.server.duplex import Duplex
 from rondel.server.errors import DETAILS_KEY
+
+_EARLY_SECONDS: Final = 0.05
 
 Entry = Callable[[Any, Any], Awaitable[bytes | None]]
 Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -157,8 +159,10 @@ def _note_end(account: Account, context: Any, error: BaseException) -> None:
     if isinstance(error, grpc.aio.AbortError):
         return  # noted with the abort
     if isinstance(error, asyncio.CancelledError):
-        # Nobody says why. An abort that came too late for the caller is no more than that either.
-        late = context.time_remaining() == 0
+        # Nobody says why. An abort that came too late for the caller is no more than that either. A caller
+        # whose deadline passes leaves some milliseconds before it passes here: its clock started earlier.
+        remaining = context.time_remaining()
+        late = remaining is not None and remaining < _EARLY_SECONDS
         account.code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
     else:
         account.code = grpc.StatusCode.UNKNOWN

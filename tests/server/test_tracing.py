@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 from rawclient import Client, Tokens, ask, item
+from rawdecode import Decode, part
 
 from rondel.decoder.errors import InvalidSpec
 from rondel.server import tracing
@@ -159,6 +160,26 @@ async def test_a_long_stream_is_told_of_while_it_lasts(
     assert all(batch.end_time <= span.end_time for batch in batches)
 
 
+async def test_both_directions_at_once(
+    traced: Traced, client: Client, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "_BATCH_SECONDS", 0.0)
+    async with Decode(client) as call:
+        await call.open(1)
+        for position in range(5):
+            await call.step(0, part(1, position, *tokens.qkv(1)))
+        assert len(traced.spans(f"{ATTENTION}/Decode batch")) == 6  # while the call goes on
+        await call.call.done_writing()
+        await call.ended()
+    span = await traced.span(f"{ATTENTION}/Decode")
+    assert span.attributes["rondel.messages_received"] == 6
+    assert span.attributes["rondel.messages_sent"] == 7  # with the hello
+    assert span.attributes["rpc.grpc.status_code"] == 0
+    for batch in traced.spans(f"{ATTENTION}/Decode batch"):
+        assert [link.context.span_id for link in batch.links] == [span.context.span_id]
+        assert set(traced.children(batch)) == {"queue", "kernel"}
+
+
 async def test_failures_carry_code_and_reason(traced: Traced, client: Client) -> None:
     with pytest.raises(grpc.aio.AioRpcError):
         await client.get(pb.StreamRef(handle="nobody"))
@@ -166,12 +187,12 @@ async def test_failures_carry_code_and_reason(traced: Traced, client: Client) ->
     assert span.attributes["rpc.grpc.status_code"] == grpc.StatusCode.NOT_FOUND.value[0]
     assert span.attributes["rondel.reason"] == "STREAM_NOT_FOUND"
     assert span.status.status_code == StatusCode.UNSET  # the caller's fault, not the server's
-    async with Held(traced.server):
-        with pytest.raises(grpc.aio.AioRpcError):
-            await client.attention.GetServerInfo(pb.GetServerInfoRequest(), timeout=0.1)
-        late = await traced.span(f"{ATTENTION}/GetServerInfo")
-    assert late.status.status_code == StatusCode.ERROR
-    assert late.attributes["rpc.grpc.status_code"] == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+    traced.server._door.shut()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await client.info()
+    draining = await traced.span(f"{ATTENTION}/GetServerInfo")
+    assert draining.status.status_code == StatusCode.ERROR
+    assert draining.attributes["rondel.reason"] == "DRAINING"
 
 
 async def test_a_stream_that_is_cancelled_ends_its_span(
