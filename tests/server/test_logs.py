@@ -1,6 +1,7 @@
 """The log: lines that machines can read, no more of a kind than helps, and no handle in any of them."""
 
 import asyncio
+import gc
 import json
 import logging
 import signal
@@ -13,7 +14,7 @@ from rawclient import Client, Tokens, item
 
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
-from rondel.server.logs import JsonFormatter, Sparing, TextFormatter, shortened
+from rondel.server.logs import JsonFormatter, Sparing, TextFormatter, set_level, shortened
 from rondel.v1 import attention_pb2 as pb
 
 Connect = Callable[[str], Client]
@@ -150,3 +151,19 @@ async def test_a_client_that_leaves_is_a_line(
     (line,) = (each for each in caplog.records if each.name == "rondel.calls")
     assert line.getMessage() == "ImportStream ended as CANCELLED"
     assert line.levelno == logging.INFO
+
+
+def test_a_level_holds_for_all_but_never_for_what_grpc_tells_its_developers() -> None:
+    root, grpc_log = logging.getLogger(), logging.getLogger("grpc")
+    before = (root.level, grpc_log.level)
+    try:
+        set_level("debug")
+        assert logging.getLogger("rondel.calls").isEnabledFor(logging.DEBUG)
+        assert not logging.getLogger("grpc.aio").isEnabledFor(logging.DEBUG)
+        set_level("error")
+        assert not logging.getLogger("rondel.calls").isEnabledFor(logging.WARNING)
+        assert not grpc_log.isEnabledFor(logging.WARNING)
+        assert gc.isenabled()
+    finally:
+        root.setLevel(before[0])
+        grpc_log.setLevel(before[1])
