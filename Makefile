@@ -22,13 +22,14 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-deep test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-rpc bench-restart crash-test accuracy endless conformance .venv
+.PHONY: help demo test test-deep test-traced test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-rpc bench-restart crash-test accuracy endless conformance .venv
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo     a language model answers a question, its attention computed by a Rondel server'
 	@echo 'make test     the test suite'
 	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream in memory and in a file, 100,000 streams, ten minutes of 200'
+	@echo 'make test-traced  the tests of servers and clients with every call traced, over TCP and over unix sockets'
 	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
 	@echo 'make lint     ruff: rules and formatting'
 	@echo 'make types    mypy --strict, and stubtest of the compiled modules'
@@ -64,6 +65,12 @@ test: .venv
 # Minutes, not seconds: see the tests marked slow. RONDEL_SOAK_SECONDS=600 is how long the soak lasts.
 test-deep: .venv
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=0
+
+# A trace must change nothing.
+TRACED := RONDEL_TEST_TRACED=1 OTEL_TRACES_EXPORTER=none
+test-traced: .venv
+	$(TRACED) $(BIN)/python -m pytest tests/server tests/client
+	$(TRACED) RONDEL_TEST_SOCKET=unix $(BIN)/python -m pytest tests/server
 
 # The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
 # (gcc 12 for AArch64 breaks down over vectorising the test's own scalar loops.)

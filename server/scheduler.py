@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from rondel.decoder.errors import DeadlineExpired, Draining, Overloaded, ServerInternal
 from rondel.server.observer import DEAF, Observer
-from rondel.server.operation import Operation, Promise
+from rondel.server.operation import Operation, Promise, tell
 
 log = logging.getLogger("rondel.server")
 
@@ -204,8 +204,7 @@ class Scheduler:
                 batch += together
                 self._carry_out(together, now)
                 now = self._clock()
-                for operation in together:
-                    operation.ended = now
+                tell(self._observer, together, now)
                 if now - began > _SLICE_SECONDS:
                     break
                 try:

@@ -189,7 +189,7 @@ class Work:
     def _limits(self) -> pb.ServerLimits:
         return pb.ServerLimits(
             max_message_bytes=self._config.max_message_bytes,
-            max_streams=self._config.max_streams,
+            max_streams=self._streams.max_streams,
             max_queue_bytes=self._config.queue_bytes,
             max_step_items=self._config.max_step_items,
             idle_lease_ms=self._lease_ms,
