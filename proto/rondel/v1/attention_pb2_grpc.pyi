@@ -40,6 +40,9 @@ class AttentionServiceStub:
     out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
     may be repeated later.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -133,6 +136,9 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
     may be repeated later.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -221,6 +227,9 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
     may be repeated later.
+
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
