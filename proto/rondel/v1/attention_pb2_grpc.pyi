@@ -37,8 +37,7 @@ class AttentionServiceStub:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
 
     A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
     for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
@@ -108,8 +107,10 @@ class AttentionServiceStub:
     """
     ExportStream: _grpc.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]
     """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
-    bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
-    SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+    bit: the stream as it was when the call began. Changes nothing, and the stream can be used and changed while it
+    runs: what is written to meanwhile is copied first, and room for that is reserved. Where there is no such room the
+    stream can only be attended to, and what would change it fails with SESSION_BUSY, and may be repeated when the
+    export has ended. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
     (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
     it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
     """
@@ -133,8 +134,7 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
 
     A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
     for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
@@ -201,8 +201,10 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     """
     ExportStream: _aio.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]  # type: ignore[assignment]
     """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
-    bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
-    SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+    bit: the stream as it was when the call began. Changes nothing, and the stream can be used and changed while it
+    runs: what is written to meanwhile is copied first, and room for that is reserved. Where there is no such room the
+    stream can only be attended to, and what would change it fails with SESSION_BUSY, and may be repeated when the
+    export has ended. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
     (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
     it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
     """
@@ -225,8 +227,7 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
 
     A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
     for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
@@ -351,8 +352,10 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_attention_pb2.ExportStreamResponse], _abc.AsyncIterator[_attention_pb2.ExportStreamResponse]]:
         """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
-        bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
-        SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+        bit: the stream as it was when the call began. Changes nothing, and the stream can be used and changed while it
+        runs: what is written to meanwhile is copied first, and room for that is reserved. Where there is no such room the
+        stream can only be attended to, and what would change it fails with SESSION_BUSY, and may be repeated when the
+        export has ended. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
         (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
         it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
         """
