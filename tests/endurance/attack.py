@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ PATIENCE: Final = 20.0
 GRACE: Final = 10.0
 """What an answer may be late by, beyond the deadline, before it counts as a hang of our own side's making."""
 
+CONNECTION: Final = "(connection)"
+"""Not a method: bytes that are no gRPC, on a connection of their own."""
+
 WEIGHTS: Final = {
     "AppendToken": 6,
     "Attend": 6,
@@ -43,7 +47,20 @@ WEIGHTS: Final = {
     "CloseStream": 1,
     "GetServerInfo": 1,
     "ListModels": 1,
+    CONNECTION: 1,
 }
+OPEN: Final = "H" * 24
+CLOSED: Final = "C" * 24
+"""Handles stand in for those of this run: what a seed does must not depend on them."""
+BEGINNINGS: Final = (
+    b"",
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000"),
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000 ffffff0104000000 01"),
+    bytes.fromhex("16030100c8010000c40303"),
+)
+"""HTTP/1, HTTP/2 up to its preface, its settings and a frame longer than allowed, TLS."""
 CHANGING: Final = {"AppendToken", "Step", "ForkStream", "TruncateStream", "SealStream", "CloseStream"}
 """Those that may change the stream they name when they succeed (of a fork's origin what it shares)."""
 
@@ -70,13 +87,15 @@ class Shot:
         method = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         return cls(number, method, rng.choice(SORTS), rng)
 
-    def load(self, stream: pb.StreamRef, closed: pb.StreamRef) -> None:
-        """Make the requests for a stream, now and then for one that was closed. Handles are of the same
-        length in every run."""
+    def load(self) -> None:
+        """Make the requests, for a stream that is named when they are sent."""
         rng = self.rng
-        stream = closed if rng.random() < 0.03 else stream
+        if self.method == CONNECTION:
+            self.requests = [rng.choice(BEGINNINGS) + rng.randbytes(rng.choice((0, 9, 100, 20_000)))]
+            return
+        stream = pb.StreamRef(handle=CLOSED if rng.random() < 0.03 else OPEN)
         messages = valid(self.method, self.sort, stream, rng)
-        others = [valid(other, self.sort, stream, rng)[0] for other in rng.sample(list(WEIGHTS), 2)]
+        others = [valid(other, self.sort, stream, rng)[0] for other in rng.sample(list(METHODS), 2)]
         donors = [other.SerializeToString() for other in others]
         if rng.random() < 0.97:
             self.requests = mutated(messages, donors, rng)
@@ -84,6 +103,11 @@ class Shot:
             self.requests = [message.SerializeToString() for message in messages]
         if METHODS[self.method].client_streaming and rng.random() < 0.4:
             self.manner = rng.choice(("half", "idle"))
+
+    def aim(self, stream: str, closed: str) -> None:
+        """Put handles where there is still one in the requests."""
+        for stand_in, handle in ((OPEN, stream), (CLOSED, closed)):
+            self.requests = [raw.replace(stand_in.encode(), handle.encode()) for raw in self.requests]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +130,7 @@ class Wire:
 
     def __init__(self, target: str) -> None:
         options = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
+        self._target = target
         self.channel = grpc.aio.insecure_channel(target, options=options)
         self._waiting = grpc.insecure_channel(target, options=options)
 
@@ -115,6 +140,9 @@ class Wire:
 
     async def send(self, shot: Shot) -> Ending:
         """Make the call and judge its ending."""
+        if shot.method == CONNECTION:
+            await self._connect(shot.requests[0])
+            return Ending("CLOSED", False)
         method = METHODS[shot.method]
         path = f"/{method.containing_service.full_name}/{method.name}"
         try:
@@ -131,6 +159,17 @@ class Wire:
         except TimeoutError:
             return Ending("NO_END", True, hung=True)
         return _answered(method, replies)
+
+    async def _connect(self, raw: bytes) -> None:
+        """Send bytes that are no gRPC, wait a moment for what comes of it, and hang up."""
+        host, _, port = self._target.rpartition(":")
+        with suppress(OSError, TimeoutError):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(raw)
+            async with asyncio.timeout(0.05):
+                await reader.read(1000)
+            writer.close()
+            await writer.wait_closed()
 
     def _upload(self, path: str, shot: Shot) -> list[bytes]:
         whole = shot.manner == "whole"

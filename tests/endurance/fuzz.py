@@ -110,7 +110,8 @@ class Fuzz:
         """Make a call and look at what it has done; whether the server is still there."""
         found = self.found
         try:
-            shot.load(await target.ready(), target.closed)
+            shot.load()
+            shot.aim(await target.ready(), target.closed)
             found.calls += 1
             ending = await wire.send(shot)
             found.endings.setdefault(shot.method, Counter())[ending.reason] += 1

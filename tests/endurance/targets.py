@@ -69,28 +69,28 @@ class Target:
 
     def __init__(self, stub: AttentionServiceStub, sort: Sort) -> None:
         self.sort = sort
-        self.stream = pb.StreamRef()
-        self.closed = pb.StreamRef()
-        """One that was there once."""
+        self.closed = ""
+        """Handle of one that was there once."""
+        self._stream = pb.StreamRef()
         self._stub = stub
         self._state = b""
         self._content = b""
 
-    async def ready(self) -> pb.StreamRef:
-        """The stream, as it always is. Raises grpc.aio.AioRpcError."""
-        if not self.closed.handle:
-            self.closed = await self._open()
-            await close(self._stub, self.closed.handle)
-        if not self.stream.handle:
-            self.stream = await self._open()
+    async def ready(self) -> str:
+        """The handle of the stream, which is as it always is. Raises grpc.aio.AioRpcError."""
+        if not self.closed:
+            self.closed = (await self._open()).handle
+            await close(self._stub, self.closed)
+        if not self._stream.handle:
+            self._stream = await self._open()
             _, k, v = draw(self.sort.spec, self.sort.tokens, 0)
             await self._stub.AppendToken(
-                pb.AppendTokenRequest(stream=self.stream, k=to_tensor(k), v=to_tensor(v)), timeout=30
+                pb.AppendTokenRequest(stream=self._stream, k=to_tensor(k), v=to_tensor(v)), timeout=30
             )
             if self.sort.sealed:
-                await self._stub.SealStream(pb.SealStreamRequest(stream=self.stream), timeout=30)
+                await self._stub.SealStream(pb.SealStreamRequest(stream=self._stream), timeout=30)
             self._state, self._content = await self._now(), await self._bytes()
-        return self.stream
+        return self._stream.handle
 
     async def changed(self, *, wholly: bool) -> str | None:
         """What is not as it was; ``wholly`` = every stored byte is looked at, not only the numbers."""
@@ -106,7 +106,7 @@ class Target:
 
     async def give_up(self) -> None:
         """Close it; the next :meth:`ready` opens another. Raises grpc.aio.AioRpcError for all but closed."""
-        stream, self.stream = self.stream, pb.StreamRef()
+        stream, self._stream = self._stream, pb.StreamRef()
         if stream.handle:
             await close(self._stub, stream.handle)
 
@@ -114,16 +114,15 @@ class Target:
         request = pb.OpenStreamRequest(
             spec=spec_to_message(self.sort.spec), projections=self.sort.projections
         )
-        # No epoch: its length as a varint differs between servers, and with it what a seed does.
         return pb.StreamRef(handle=(await self._stub.OpenStream(request, timeout=30)).handle)
 
     async def _now(self) -> bytes:
-        reply = await self._stub.GetStream(pb.GetStreamRequest(stream=self.stream), timeout=30)
+        reply = await self._stub.GetStream(pb.GetStreamRequest(stream=self._stream), timeout=30)
         return bytes(reply.SerializeToString(deterministic=True))
 
     async def _bytes(self) -> bytes:
         digest = hashlib.sha256()
-        async for reply in self._stub.ExportStream(pb.ExportStreamRequest(stream=self.stream), timeout=30):
+        async for reply in self._stub.ExportStream(pb.ExportStreamRequest(stream=self._stream), timeout=30):
             digest.update(reply.data)
         return digest.digest()
 
