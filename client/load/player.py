@@ -31,6 +31,9 @@ _AGAIN: Final = (ServerUnavailable, DeadlineExpired, Overloaded, Draining, Quota
 """After these the stream is as it was, or has taken the call: making it again is right in either case. After
 any other it is given up."""
 
+_PAUSE: Final = 0.05
+"""Seconds before a call that may be made again is, while nothing is measured."""
+
 Part = tuple[Voice, Move]
 Call = Sequence[Part]
 """What is sent at once: one stream's part, or a step's of all."""
@@ -87,11 +90,15 @@ class Player:
         """Of the operation that is under way, or was the last."""
         return self._operation.kind
 
-    async def prepare(self) -> None:
-        """Open the streams and store their first tokens, before the load. Raises what that raises."""
+    async def prepare(self, patience: float = 0.0) -> None:
+        """Open the streams and store their first tokens, before the load. Raises what that raises; what may
+        pass, only when it has not passed after ``patience`` seconds."""
+        end = time.perf_counter() + patience
         for _ in range(1 + bool(self._with.workload.prompt)):
-            if (error := (await self.play()).error) is not None:
-                raise error
+            while (error := (await self.play()).error) is not None:
+                if not isinstance(error, _AGAIN) or time.perf_counter() >= end:
+                    raise error
+                await asyncio.sleep(_PAUSE)
 
     async def play(self) -> Outcome:
         """The next operation, or what is left of one that failed and can be gone on with."""

@@ -117,11 +117,13 @@ class Work:
     async def open(self) -> None:
         """Open all streams and store their first tokens, before the time counts. Raises what that raises."""
         turns = asyncio.Semaphore(OPENING)
+        # One that comes for another comes into the load, and perhaps when there is no room.
+        patience = self._job.timeout if self._job.victim else 0.0
 
         async def open_one(player: Player) -> None:
             async with turns:
                 if not self._open_no_more:
-                    await player.prepare()
+                    await player.prepare(patience)
 
         for error in await asyncio.gather(*map(open_one, self._players), return_exceptions=True):
             if error is not None:

@@ -61,18 +61,13 @@ def main() -> int:
 
 
 @contextmanager
-def victim(folder: Path) -> Iterator[Watched]:
+def victim(folder: Path, **options: object) -> Iterator[Watched]:
     """A server with all that can be asked of one."""
     model = tinygguf.write(folder / "tiny.gguf")
     weights = tinysafetensors.draw(PROJECTED, D_MODEL)
     projections = tinysafetensors.save(folder / "projections.safetensors", weights)
-    with Watched(
-        budget_bytes=256 << 20,
-        model=model,
-        projections=f"{PROJECTIONS}={projections}",
-        idle_lease_seconds=LEASE,
-        log_level="warning",
-    ) as server:
+    settings = {"budget_bytes": 256 << 20, "idle_lease_seconds": LEASE, "log_level": "warning", **options}
+    with Watched(model=model, projections=f"{PROJECTIONS}={projections}", **settings) as server:
         yield server
 
 
