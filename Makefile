@@ -22,7 +22,7 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-deep test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-restart crash-test accuracy endless conformance .venv
+.PHONY: help demo test test-deep test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-restart crash-test soak fuzz accuracy endless conformance .venv
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +39,8 @@ help:
 	@echo 'make bench-forks  what a thousand continuations of one prompt cost, in bytes and in time'
 	@echo 'make bench-restart  how long a start on an arena in a file takes, per GiB (BENCH_ARGS=--gib 4)'
 	@echo 'make crash-test  a thousand processes killed at any moment: nothing acknowledged may be lost'
+	@echo 'make soak     ten minutes of 500 streams under load, faults and bad messages, every answer checked (DURATION=600)'
+	@echo 'make fuzz     ten minutes of requests that no client should send (DURATION=600; FUZZ_ARGS="--seed S --call N")'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make endless   a whole text as one stream with a window and sinks, beside recomputation (TEXT=FILE, an hour)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
@@ -108,6 +110,15 @@ bench-restart: .venv
 
 crash-test: .venv
 	PYTHONPATH=tests/decoder $(BIN)/python tests/decoder/crash_run.py $(CRASH_ARGS)
+
+# Seconds.
+DURATION = 600
+soak fuzz: export PYTHONPATH = tests/endurance:tests/support
+soak: .venv
+	$(BIN)/python tests/endurance/soak_run.py --duration $(DURATION) $(SOAK_ARGS)
+
+fuzz: .venv
+	$(BIN)/python tests/endurance/fuzz_run.py --duration $(DURATION) $(FUZZ_ARGS)
 
 # Any plain text will do (TEXT=FILE, 8 contexts of 1024 tokens). The one text that every clone has is short and
 # no prose: its two contexts show that all works, and twice the divergence of a novel.
