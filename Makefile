@@ -22,7 +22,11 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-deep test-traced test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-rpc bench-restart crash-test accuracy endless conformance .venv
+.PHONY: help demo
+.PHONY: test test-deep test-traced test-aarch64
+.PHONY: lint types protos dist clean debug ext .venv
+.PHONY: bench-kernels bench-traffic bench-forks bench-rpc bench-restart
+.PHONY: crash-test accuracy endless conformance soak fuzz
 .DEFAULT_GOAL := help
 
 help:
@@ -41,6 +45,8 @@ help:
 	@echo 'make bench-rpc  what the service costs over its kernels, beside a server that only echoes'
 	@echo 'make bench-restart  how long a start on an arena in a file takes, per GiB (BENCH_ARGS=--gib 4)'
 	@echo 'make crash-test  processes killed within every kind of call, and a thousand at any moment: nothing acknowledged may be lost'
+	@echo 'make soak     ten minutes of 500 streams under load, faults and bad messages, every answer checked (DURATION=600)'
+	@echo 'make fuzz     ten minutes of requests that no client should send (DURATION=600; FUZZ_ARGS="--seed S --call N")'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make endless   a whole text as one stream with a window and sinks, beside recomputation (TEXT=FILE, an hour)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
@@ -119,6 +125,15 @@ bench-restart: .venv
 
 crash-test: .venv
 	PYTHONPATH=tests/decoder $(BIN)/python tests/decoder/crash_run.py $(CRASH_ARGS)
+
+# Seconds.
+DURATION = 600
+soak fuzz: export PYTHONPATH = tests/endurance:tests/support
+soak: .venv
+	$(BIN)/python tests/endurance/soak_run.py --duration $(DURATION) $(SOAK_ARGS)
+
+fuzz: .venv
+	$(BIN)/python tests/endurance/fuzz_run.py --duration $(DURATION) $(FUZZ_ARGS)
 
 # Any plain text will do (TEXT=FILE, 8 contexts of 1024 tokens). The one text that every clone has is short and
 # no prose: its two contexts show that all works, and twice the divergence of a novel.
