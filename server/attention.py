@@ -15,6 +15,7 @@ from rondel.server import exactly_once, forking, returns
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
 from rondel.server.entries import Entry
+from rondel.server.logs import shortened
 from rondel.server.projections import ProjectionSets
 from rondel.server.replies import (
     check_reply,
@@ -26,8 +27,9 @@ from rondel.server.replies import (
     reply_bytes,
 )
 from rondel.server.scheduler import Scheduler
-from rondel.server.stepping import Stepping
+from rondel.server.stepping import Asked, Stepping
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenant_streams import TenantStreams
 from rondel.server.transfers import Transfers
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import options_from_message
@@ -76,7 +78,11 @@ class AttentionService:
                 field="items",
             )
         return await self._scheduler.run_jointly(
-            self._stepping, request, cost=call.size, deadline=call.deadline, tenant=call.tenant
+            self._stepping,
+            Asked(call.tenant, request),
+            cost=call.size,
+            deadline=call.deadline,
+            tenant=call.tenant,
         )
 
     async def fork_stream(self, request: pb.ForkStreamRequest, call: Call) -> pb.ForkStreamResponse:
@@ -107,25 +113,29 @@ class AttentionService:
     async def get_server_info(self, request: pb.GetServerInfoRequest, call: Call) -> pb.GetServerInfoResponse:
         return await self._on_worker(self._info, request, call)
 
-    async def _on_worker(self, work: Callable[[Request], Response], request: Request, call: Call) -> Response:
+    async def _on_worker(
+        self, work: Callable[[Request, TenantStreams], Response], request: Request, call: Call
+    ) -> Response:
         return await self._scheduler.run(
-            partial(work, request), cost=call.size, deadline=call.deadline, tenant=call.tenant
+            partial(self._scoped, work, request, call.tenant),
+            cost=call.size,
+            deadline=call.deadline,
+            tenant=call.tenant,
         )
 
     # What follows runs on the worker.
 
-    def _entry(self, stream: pb.StreamRef) -> Entry:
-        return self._streams.get(stream.handle, stream.epoch)
+    def _scoped(
+        self, work: Callable[[Request, TenantStreams], Response], request: Request, tenant: str
+    ) -> Response:
+        return work(request, self._streams.of(tenant))
 
-    def _entry_to_change(self, stream: pb.StreamRef) -> Entry:
-        return self._streams.get_to_change(stream.handle, stream.epoch)
-
-    def _open(self, request: pb.OpenStreamRequest) -> pb.OpenStreamResponse:
+    def _open(self, request: pb.OpenStreamRequest, streams: TenantStreams) -> pb.OpenStreamResponse:
         spec = spec_from_message(request.spec) if request.HasField("spec") else None
         projections = self._projections.get(request.projections)
         if request.from_prefix:
             named = projections if request.projections else None
-            return self._opened(forking.open_prefix(self._streams, request, spec, named))
+            return self._opened(forking.open_prefix(streams, request, spec, named))
         if spec is None:
             raise InvalidRequest("the specification is missing", field="spec")
         if request.HasField("max_new_tokens"):
@@ -134,17 +144,17 @@ class AttentionService:
                 field="max_new_tokens",
             )
         name = request.projections
-        entry = self._streams.open(spec, request.request_id, projections, projections_name=name)
+        entry = streams.open(spec, request.request_id, projections, projections_name=name)
         return self._opened(entry)
 
-    def _fork(self, request: pb.ForkStreamRequest) -> pb.ForkStreamResponse:
-        return pb.ForkStreamResponse(stream=self._opened(forking.fork(self._streams, request)))
+    def _fork(self, request: pb.ForkStreamRequest, streams: TenantStreams) -> pb.ForkStreamResponse:
+        return pb.ForkStreamResponse(stream=self._opened(forking.fork(streams, request)))
 
     def _opened(self, entry: Entry) -> pb.OpenStreamResponse:
         return opened(entry, self._streams.epoch, self._lease_ms)
 
-    def _append(self, request: pb.AppendTokenRequest) -> pb.AppendTokenResponse:
-        session = self._entry_to_change(request.stream).session
+    def _append(self, request: pb.AppendTokenRequest, streams: TenantStreams) -> pb.AppendTokenResponse:
+        session = _entry_to_change(streams, request.stream).session
         done = exactly_once.append(
             session,
             generation=request.generation,
@@ -157,8 +167,8 @@ class AttentionService:
             committed_length=session.length, layer_length=done.layer_length, duplicate=done.duplicate
         )
 
-    def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
-        session = self._entry(request.stream).session
+    def _attend(self, request: pb.AttendRequest, streams: TenantStreams) -> pb.AttendResponse:
+        session = _entry(streams, request.stream).session
         q = from_tensor(request.q, name="q")
         size = reply_bytes(session, request.layer, q) + returns.extra_bytes(session, request, q)
         check_reply(size, self._config.max_message_bytes)
@@ -176,27 +186,30 @@ class AttentionService:
         returns.fill(response, session, request, q, options)
         return response
 
-    def _seal(self, request: pb.SealStreamRequest) -> pb.SealStreamResponse:
-        session = self._entry_to_change(request.stream).session
+    def _seal(self, request: pb.SealStreamRequest, streams: TenantStreams) -> pb.SealStreamResponse:
+        session = _entry_to_change(streams, request.stream).session
         exactly_once.check_generation(session, request.generation)
         session.seal()
         return pb.SealStreamResponse(committed_length=session.length)
 
-    def _truncate(self, request: pb.TruncateStreamRequest) -> pb.TruncateStreamResponse:
-        entry = self._entry_to_change(request.stream)
+    def _truncate(
+        self, request: pb.TruncateStreamRequest, streams: TenantStreams
+    ) -> pb.TruncateStreamResponse:
+        entry = _entry_to_change(streams, request.stream)
         exactly_once.truncate(
             entry, generation=request.generation, length=request.length, request_id=request.request_id
         )
         session = entry.session
         return pb.TruncateStreamResponse(generation=session.generation, committed_length=session.length)
 
-    def _get(self, request: pb.GetStreamRequest) -> pb.GetStreamResponse:
-        entry = self._entry(request.stream)
+    def _get(self, request: pb.GetStreamRequest, streams: TenantStreams) -> pb.GetStreamResponse:
+        entry = _entry(streams, request.stream)
         session = entry.session
         stats = session.stats(quality=request.quality)
         if stats.quality is not None and stats.quality.worrying and not entry.worried:
             entry.worried = True
-            log.warning("the keys of stream %s do not suit its storage: %s", entry.handle, stats.quality)
+            who = shortened(entry.handle)
+            log.warning("the keys of stream %s do not suit its storage: %s", who, stats.quality)
         return pb.GetStreamResponse(
             spec=spec_to_message(session.spec, in_force=True),
             epoch=self._streams.epoch,
@@ -215,13 +228,13 @@ class AttentionService:
             quality=quality_to_message(stats.quality),
         )
 
-    def _close(self, request: pb.CloseStreamRequest) -> pb.CloseStreamResponse:
-        closed = self._streams.close(request.stream.handle, request.stream.epoch, request.request_id)
+    def _close(self, request: pb.CloseStreamRequest, streams: TenantStreams) -> pb.CloseStreamResponse:
+        closed = streams.close(request.stream.handle, request.stream.epoch, request.request_id)
         return pb.CloseStreamResponse(
             committed_length=closed.committed_length, bytes_released=closed.bytes_released
         )
 
-    def _info(self, request: pb.GetServerInfoRequest) -> pb.GetServerInfoResponse:
+    def _info(self, request: pb.GetServerInfoRequest, streams: TenantStreams) -> pb.GetServerInfoResponse:
         memory = self._streams.arena.stats()
         return pb.GetServerInfoResponse(
             version=self._version,
@@ -241,7 +254,15 @@ class AttentionService:
                 resident=memory.resident,
                 shared=memory.shared,
             ),
-            streams=len(self._streams),
+            streams=len(streams),
             threads=pool.threads(),
             projections=self._projections.names,
         )
+
+
+def _entry(streams: TenantStreams, stream: pb.StreamRef) -> Entry:
+    return streams.get(stream.handle, stream.epoch)
+
+
+def _entry_to_change(streams: TenantStreams, stream: pb.StreamRef) -> Entry:
+    return streams.get_to_change(stream.handle, stream.epoch)

@@ -23,6 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 from rondel.decoder.errors import Draining, InvalidRequest, RondelError
 from rondel.server.bounds import bounded_texts, check_size, check_texts
 from rondel.server.errors import DETAILS_KEY, code_of, known, to_status
+from rondel.server.insight import Insight
 
 log = logging.getLogger("rondel.server")
 
@@ -75,9 +76,10 @@ class _Requests(AsyncIterator[Message]):
 
 
 class Door:
-    """Lets calls in, counts them, and turns errors into statuses."""
+    """Lets calls in, counts them, and turns errors into statuses; ``insight`` sees them go by."""
 
-    def __init__(self) -> None:
+    def __init__(self, insight: Insight | None = None) -> None:
+        self._insight = Insight() if insight is None else insight
         self._inside: set[asyncio.Task[Any]] = set()
         self._cut: set[asyncio.Task[Any]] = set()
         self._draining = False
@@ -113,7 +115,7 @@ class Door:
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         for method in service.methods:
             handler: Handler = getattr(servicer, snake_case(method.name))
-            entry = self._entry(method, handler)
+            entry = self._insight.entry(method, self._entry(method, self._insight.handler(handler)))
             if method.client_streaming:
                 methods[method.name] = grpc.stream_unary_rpc_method_handler(entry)
             elif method.server_streaming:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rondel.decoder.batch import Step, StepResult, run_steps
 from rondel.decoder.errors import InvalidRequest
@@ -14,9 +15,17 @@ from rondel.server.errors import known, to_status
 from rondel.server.exactly_once import Floats, Stepped
 from rondel.server.replies import check_reply, reply_bytes
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenant_streams import TenantStreams
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import options_from_message
 from rondel.v1.wire import from_tensor, to_tensor
+
+
+class Asked(NamedTuple):
+    """A request, and whose it is: what it names are streams of that tenant."""
+
+    tenant: str
+    request: pb.StepRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +49,18 @@ class Stepping:
         self._most = config.max_message_bytes
         self._streams = streams
 
-    def __call__(self, requests: Sequence[pb.StepRequest]) -> list[pb.StepResponse]:
+    def __call__(self, all_asked: Sequence[Asked]) -> list[pb.StepResponse]:
         """A response for each request, in order; an item's error is in its result."""
         waiting: dict[DecoderSession, _Waiting] = {}
-        responses = [self._begin(request, waiting) for request in requests]
+        responses = [
+            self._begin(asked.request, self._streams.of(asked.tenant), waiting) for asked in all_asked
+        ]
         _carry_out(waiting)
         return responses
 
-    def _begin(self, request: pb.StepRequest, waiting: dict[DecoderSession, _Waiting]) -> pb.StepResponse:
+    def _begin(
+        self, request: pb.StepRequest, streams: TenantStreams, waiting: dict[DecoderSession, _Waiting]
+    ) -> pb.StepResponse:
         """Applies the rules to all items of a request; fills the results of those that do not wait."""
         response = pb.StepResponse()
         size = 0
@@ -55,7 +68,7 @@ class Stepping:
         for item in request.items:
             result = response.results.add()
             try:
-                size += self._begin_item(request.layer, item, result, size, named, waiting)
+                size += self._begin_item(streams, request.layer, item, result, size, named, waiting)
             except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
                 result.status.CopyFrom(to_status(known(error)))
                 size += result.ByteSize()
@@ -63,6 +76,7 @@ class Stepping:
 
     def _begin_item(
         self,
+        streams: TenantStreams,
         layer: int,
         item: pb.StepItem,
         result: pb.StepResult,
@@ -72,7 +86,7 @@ class Stepping:
     ) -> int:
         """Bytes that the item's result takes. The items before it have named the streams ``named`` and take
         ``size`` bytes of the reply."""
-        session = self._streams.get_to_change(item.stream.handle, item.stream.epoch).session
+        session = streams.get_to_change(item.stream.handle, item.stream.epoch).session
         if session in waiting and item.stream.handle not in named:
             _carry_out(waiting)
         result.committed_length = session.length
@@ -138,7 +152,7 @@ def _carry_out(waiting: dict[DecoderSession, _Waiting]) -> None:
 
 
 def _fill(result: pb.StepResult, session: DecoderSession, done: Stepped) -> None:
-    result.out.CopyFrom(to_tensor(done.out))
+    result.out.MergeFrom(to_tensor(done.out))
     if done.lse is not None:
         result.lse.CopyFrom(to_tensor(done.lse))
     result.committed_length = session.length
