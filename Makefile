@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
 CONFORMANCE := .venv-conformance
+INTEROP := .venv-interop
 KERNELS := $(wildcard decoder/kernels/*.pyx decoder/kernels/*.pxi decoder/kernels/*.h)
 
 # The rooms must never be importable by their bare names from the repository root.
@@ -23,7 +24,7 @@ endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
 .PHONY: help demo
-.PHONY: test test-deep test-traced test-aarch64
+.PHONY: test test-deep test-traced test-aarch64 test-interop
 .PHONY: lint types protos dist clean debug ext .venv
 .PHONY: bench-kernels bench-traffic bench-forks bench-rpc bench-restart
 .PHONY: crash-test accuracy endless conformance soak fuzz
@@ -35,6 +36,7 @@ help:
 	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream in memory and in a file, 100,000 streams, ten minutes of 200'
 	@echo 'make test-traced  the tests of servers and clients with every call traced, over TCP and over unix sockets'
 	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
+	@echo 'make test-interop  clients on other gRPC stacks, Node.js and grpclib, against a server (needs node and npm)'
 	@echo 'make lint     ruff: rules and formatting'
 	@echo 'make types    mypy --strict, and stubtest of the compiled modules'
 	@echo 'make protos   regenerate the code made from proto/'
@@ -86,6 +88,28 @@ test-aarch64:
 	  aarch64-linux-gnu-gcc -std=gnu11 -O2 -fno-tree-vectorize -ffp-contract=off -static -Idecoder/kernels tests/native/$$name.c \
 	    -lm -o build/$$name-aarch64 && qemu-aarch64 build/$$name-aarch64 || exit 1; \
 	done
+
+# grpclib lives without grpcio and without Rondel, on code that its own plugin makes of the protos; the packages for
+# Node.js are those of the lockfile, and none of their install scripts runs.
+$(INTEROP)/.built: tests/interop/requirements.txt
+	$(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+build/interop/.built: $(INTEROP)/.built $(wildcard proto/rondel/v1/*.proto) | .venv
+	rm -rf build/interop && mkdir -p build/interop
+	$(BIN)/python -m grpc_tools.protoc -Iproto --plugin=$(INTEROP)/bin/protoc-gen-grpclib_python \
+	  --python_out=build/interop --grpclib_python_out=build/interop proto/rondel/v1/*.proto
+	@touch $@
+
+tests/interop/node_modules/.built: tests/interop/package-lock.json
+	@command -v node >/dev/null && command -v npm >/dev/null || { \
+	  echo 'make test-interop needs Node.js 18 or newer with npm, and this machine has none.' >&2; exit 1; }
+	cd tests/interop && npm ci --ignore-scripts
+	@touch $@
+
+test-interop: .venv build/interop/.built tests/interop/node_modules/.built
+	$(BIN)/python -m pytest -m interop tests/interop $(INTEROP_ARGS)
 
 lint: .venv
 	$(BIN)/ruff check .
@@ -163,5 +187,5 @@ ext: .venv
 	$(COMPILE)
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(CONFORMANCE) benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CONFORMANCE) $(INTEROP) tests/interop/node_modules benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find benchmarks client conformance decoder server proto scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +
