@@ -14,6 +14,7 @@ MIB: Final = 1 << 20
 MAX_NAME_BYTES: Final = 128
 """Bytes of the name of projections; the protos have the same number."""
 CHOICES: Final = {
+    "event_loop": ("uvloop", "asyncio"),
     "log_format": ("text", "json"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_calls": ("all", "failed", "none"),
@@ -84,6 +85,8 @@ class ServerConfig:
     """Address of these two; anything but loopback needs allow_public_admin."""
     allow_public_admin: bool = False
     """Allow an admin_host that other machines can reach: nobody is asked who they are."""
+    event_loop: str = "uvloop"
+    """What waits for the network: uvloop, which takes a fifth less time for a call, or Python's own asyncio."""
     log_format: str = "text"
     """Format of the log on standard error: text, or json with an object per line."""
     log_level: str = "info"
