@@ -21,12 +21,19 @@ class Turn:
         self.closed = False
         self._lock = threading.Lock()
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
+        """Enter without a context; :meth:`end` is then the caller's duty."""
         if not self._lock.acquire(blocking=False):
             raise SessionBusy("another call is running in this session; a session has one caller at a time")
         if self.closed:
             self._lock.release()
             raise StreamClosed("the stream is closed")
+
+    def end(self) -> None:
+        """Leave."""
+        self._lock.release()
+
+    __enter__ = begin
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -62,7 +62,7 @@ class Writer:
 
         Piece by piece was rejected: a call that may not write its last page must not write its first.
         """
-        first = self.extent.layer_length(calls[0].layer)
+        first = self.extent.held(calls[0].layer)
         end = first + len(calls[0].k)
         self.pages.own([place for call in calls for place in call.rings.places(call.layer, first, end)])
 
@@ -76,7 +76,8 @@ class Writer:
         """
         tokens = len(calls[0].k)
         first = self.extent.check_append([call.layer for call in calls], tokens)
-        room = self.spec.room(self.extent.length)
+        # One token always has room.
+        room = self.spec.room(self.extent.length) if tokens > 1 else 1
         ahead = any(call.looks_ahead for call in calls)
         if len(calls) == self.spec.layers and ahead and tokens > room:
             raise ChunkTooLong(
@@ -98,14 +99,16 @@ class Writer:
 
     def place(self, call: LayerCall, part: slice, kernels: Kernels) -> int:
         """Claim positions and store a part of a call's tokens there; returns the first position."""
-        first = self.extent.layer_length(call.layer)
+        first = self.extent.held(call.layer)
         end = first + part.stop - part.start
         # The order of stores is the design's: high water, data, and the layer's length after its attend.
         self.extent.claim(call.layer, end)
         for rings in self.rings:
             rings.grow(end, self.pages)
         words, table = call.rings.words, call.rings.table(call.layer)
-        kernels.place(words, self.arena.base, table, first, call.k[part], call.v[part])
+        whole = end - first == len(call.k)
+        k, v = (call.k, call.v) if whole else (call.k[part], call.v[part])
+        kernels.place(words, self.arena.base, table, first, k, v)
         return first
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from rondel.decoder.cache.account import Account, Charged
 from rondel.decoder.cache.arena_file import ArenaFile
 from rondel.decoder.cache.memory import Memory
 from rondel.decoder.cache.rebuild import Found, rebuild
@@ -74,14 +75,19 @@ class Arena:
         self._unit_taken = bytearray(self._units)
         self._pools: dict[int, Pool] = {}
         self._resident = 0
+        self._promised = 0
         self._shares = Shares()
         self._abandoned: deque[Reservation] = deque()
         self._lock = threading.Lock()
         self.found: list[Found] = []
         """The streams of a file that was there, until they are handed out."""
         self._streams: weakref.WeakSet[Detachable] = weakref.WeakSet()
+        self.account: Final = Account()
+        """That of streams which were given none."""
         if self._memory.file is not None:
             self.found = rebuild(self, self._memory.file)
+            self._promised = sum(size * pool.promised for size, pool in self._pools.items())
+            self.account.reserved, self.account.resident, self.account.shared = self._totals()
 
     @property
     def file(self) -> ArenaFile | None:
@@ -118,22 +124,58 @@ class Arena:
             reserved = self._unit_taken.count(1) * UNIT
             return ArenaStats(self._units * UNIT, reserved, self._resident, self._shares.bytes)
 
-    def reserve(self, demand: Mapping[int, int]) -> Reservation:
+    def reserve(self, demand: Mapping[int, int], account: Account | None = None) -> Reservation:
         """Promise pages: ``demand`` maps a page size in bytes to a number of pages.
 
         Raises:
             BudgetExceeded: there is no room; nothing was claimed.
+            QuotaExceeded: it is more than the account may have; nothing was claimed.
             ArenaFileError: the arena's file was closed, or is that of the process which we were forked from.
         """
         if not self.held:
             raise ArenaFileError("the arena's file is not ours: it was closed, or we were forked")
         self._sweep()
-        with self._lock:
-            self._promise(demand)
-        return Reservation(self, dict(demand))
+        account = account or self.account
+        with self.charged(account):
+            self._promise(demand, account)
+        return Reservation(self, dict(demand), account)
 
-    def _promise(self, demand: Mapping[int, int]) -> None:
-        """Claim the slabs for so many pages more, or raise BudgetExceeded and claim nothing."""
+    def charged(self, account: Account) -> Charged:
+        """The lock, held for a change that an account is to bear."""
+        return Charged(self, account)
+
+    def charge(self, pages: Reservation, account: Account) -> None:
+        """Have an account bear what a stream has, and the streams that it shares pages with. For streams
+        found in a file, whose owner is known only when they are handed out."""
+        with self._lock:
+            family = pages.family
+            if pages.account is account:
+                return
+            held: dict[int, set[int]] = {}
+            for member in family:
+                for size, offsets in member._held():
+                    held.setdefault(size, set()).update(offsets)
+            moved = (
+                sum(member.reserved_bytes for member in family),
+                sum(size * len(offsets) for size, offsets in held.items()),
+                sum(self._shares.bytes_among(size, offsets) for size, offsets in held.items()),
+            )
+            for side, sign in ((pages.account, -1), (account, 1)):
+                side.reserved += sign * moved[0]
+                side.resident += sign * moved[1]
+                side.shared += sign * moved[2]
+            for member in family:
+                member.account = account
+
+    def _totals(self) -> tuple[int, int, int]:
+        """Bytes promised, in use, and shared."""
+        return self._promised, self._resident, self._shares.bytes
+
+    def _promise(self, demand: Mapping[int, int], account: Account) -> None:
+        """Claim the slabs for so many pages more, or raise BudgetExceeded or QuotaExceeded and claim
+        nothing."""
+        more = sum(page_bytes * pages for page_bytes, pages in demand.items())
+        account.check(more)
         claimed: list[tuple[Pool, Slab]] = []
         demand = {page_bytes: pages for page_bytes, pages in demand.items() if pages}
         # Counted first: a demand beyond all bounds must not claim slab after slab to find that out.
@@ -150,6 +192,7 @@ class Arena:
                 claimed.append((pool, self._add_slab(pool, unit)))
         for page_bytes, pages in demand.items():
             self._pools[page_bytes].promised += pages
+        self._promised += more
 
     def abandon(self, reservation: Reservation) -> None:
         """Have a reservation left (``Reservation.leave``) at the next occasion. For finalisers, which may run
@@ -233,6 +276,7 @@ class Arena:
         if pool is None:  # nothing was promised, and nobody else was left
             return
         pool.promised -= pages
+        self._promised -= page_bytes * pages
         spare = len(pool.slabs) - pool.slabs_for(pool.promised)
         for slab in [s for s in pool.slabs.values() if s.in_use == 0][:spare] if spare else ():
             self._drop_slab(pool, slab)

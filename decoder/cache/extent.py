@@ -66,6 +66,10 @@ class StreamExtent:
         self._spec.group_index(layer)
         return self._lengths[layer]
 
+    def held(self, layer: int) -> int:
+        """:meth:`layer_length` of a layer that is known to exist."""
+        return self._lengths[layer]
+
     def claimed(self, layer: int) -> int:
         """The largest position + 1 that one layer ever claimed."""
         return self._claimed[layer]

@@ -129,7 +129,7 @@ def _holdings(drafts: list[Draft], slabs: SlabMap) -> list[_Held]:
 
 
 def _found(arena: Arena, file: ArenaFile, draft: Draft) -> Found:
-    pages, own = Reservation(arena, {}), Reservation(arena, {})
+    pages, own = (Reservation(arena, {}, arena.account) for _ in range(2))
     if draft.record is not None:
         _hold(own, {draft.record}, set(), Counter({draft.record[0]: 1}))
     if draft.record is None or draft.shape is None or draft.words is None:
@@ -193,7 +193,7 @@ def _promise(arena: Arena, found: Found, held: _Held) -> None:
     demand = Counter(found.draft.demand) + held.adopted
     if not found.reason:
         try:
-            arena._promise(demand - first)
+            arena._promise(demand - first, arena.account)
         except BudgetExceeded as error:
             found.reason = f"the arena lacks the room that was promised to it: {error.message}"
         else:

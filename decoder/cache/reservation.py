@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rondel.decoder.errors import BudgetExceeded, QuotaExceeded
 
 if TYPE_CHECKING:
+    from rondel.decoder.cache.account import Account
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.cache.record import Slot
 
@@ -47,8 +48,10 @@ class Reservation:
     so everything that concerns sharing is done under the arena's lock.
     """
 
-    def __init__(self, arena: Arena, demand: dict[int, int]) -> None:
+    def __init__(self, arena: Arena, demand: dict[int, int], account: Account) -> None:
         self._arena = arena
+        self.account = account
+        """Who bears it; the same for all streams that share pages."""
         self._demand = demand
         self._paid: dict[int, set[int]] = {size: set() for size in demand}
         self._borrowed: dict[int, set[int]] = {size: set() for size in demand}
@@ -72,6 +75,11 @@ class Reservation:
     def shares(self) -> bool:
         """Whether pages may be shared. Where they are not, nobody need look any page up."""
         return self._family is not None
+
+    @property
+    def family(self) -> set[Reservation]:
+        """All that may hold pages of this one, itself included. Under the arena's lock."""
+        return self._family or {self}
 
     @property
     def reserved_bytes(self) -> int:
@@ -100,7 +108,7 @@ class Reservation:
         Raises:
             BudgetExceeded: more pages than were promised.
         """
-        with self._arena._lock:
+        with self._arena.charged(self.account):
             paid = self._paid[page_bytes]
             if len(paid) >= self._demand[page_bytes]:
                 raise BudgetExceeded(
@@ -114,7 +122,7 @@ class Reservation:
 
     def give_back(self, page_bytes: int, offset: int) -> None:
         """Return one taken page, which is not shared; it stays promised."""
-        with self._arena._lock:
+        with self._arena.charged(self.account):
             self._paid[page_bytes].remove(offset)
             self._arena._put_back(page_bytes, offset)
 
@@ -131,12 +139,13 @@ class Reservation:
 
         Raises:
             BudgetExceeded: the arena has no room for the promises; nothing changed.
+            QuotaExceeded: they are more than the account may have; nothing changed.
         """
         demand = {size: fresh.get(size, 0) + len(own.get(size, ())) for size in self._demand}
-        fork = self._arena.reserve(demand)
+        fork = self._arena.reserve(demand, self.account)
         try:
-            with self._arena._lock:
-                family = self._family or {self}
+            with self._arena.charged(self.account):
+                family = self.family
                 for size, held in self._held():
                     ours = set(own.get(size, ()))
                     self._arena._shares.join(size, held, ours)
@@ -148,6 +157,13 @@ class Reservation:
             raise
         return fork
 
+    def hold(self, *, copies: bool) -> Reservation:
+        """A reservation of the same pages as they are now, for reading; with ``copies`` it has room for one
+        of each, so that this one can go on writing to all of them. Raises BudgetExceeded."""
+        with self._arena._lock:
+            own = dict(self._held()) if copies else {}
+        return self.fork({}, own)
+
     def own(self, places: Sequence[Place]) -> None:
         """Have these pages to ourselves, to write to them: a shared one is copied, its place names the copy.
 
@@ -156,11 +172,11 @@ class Reservation:
 
         Raises:
             QuotaExceeded: a page is borrowed; or it is paid for by us alone, others hold it, and the arena
-                has no room for a copy. Nothing changed.
+                has no room for a copy, or the account may not have one. Nothing changed.
         """
         arena = self._arena
         arena._sweep()  # what holders that were dropped without an end still hold is not worth a copy
-        with arena._lock:
+        with arena.charged(self.account):
             shared = [place for place in places if place.offset in arena._shares]
             for place in shared:
                 if place.offset in self._borrowed[place.page_bytes]:
@@ -171,7 +187,7 @@ class Reservation:
             pinned = Counter(p.page_bytes for p in shared if arena._shares.promises(p.offset) == 1)
             if pinned:
                 try:
-                    arena._promise(pinned)
+                    arena._promise(pinned, self.account)
                 except BudgetExceeded as error:
                     raise QuotaExceeded(
                         f"the stream's forks hold {pinned.total()} pages that it is about to write to, and "
@@ -213,7 +229,7 @@ class Reservation:
         of the holders. So it cannot fail. Doing it twice is harmless.
         """
         arena, freed = self._arena, 0
-        with arena._lock:
+        with arena.charged(self.account):
             if not (self._open and arena.held):
                 return 0
             self._open = False
@@ -232,6 +248,10 @@ class Reservation:
         if self.record is not None:
             self.record.pages.release()
         return freed
+
+    def abandon(self) -> None:
+        """Have it left at the next occasion; see ``Arena.abandon``."""
+        self._arena.abandon(self)
 
     def leave(self) -> None:
         """End without being closed: what is published in a file stays there as it is; else release."""

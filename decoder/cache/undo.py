@@ -49,7 +49,7 @@ class Undo:
         self._columns = [ring.columns for ring in rings]
         self._kept = []
         for ring, layer in writes:
-            claimed, end = extent.claimed(layer), extent.layer_length(layer) + tokens
+            claimed, end = extent.claimed(layer), extent.held(layer) + tokens
             for page in ring.layout.rewritten(claimed, end):
                 offset = int(ring.table(layer)[1 + page])
                 if offset >= 0:  # one that is taken in this very call has no old lap yet
