@@ -208,11 +208,11 @@ def test_all_from_some_place_on_is_gone(
 @pytest.mark.timeout(3600)
 def test_every_place_where_a_small_file_may_end(tmp_path: Path) -> None:
     path = tmp_path / "arena"
-    arena = Arena(UNIT, path=path)
+    arena = Arena(2 * UNIT, path=path)
     grown(DecoderSession(SPECS["no sinks"], arena), 3)
     arena.close()
     for size in range(path.stat().st_size - 1, 0, -1):
         os.truncate(path, size)
         with pytest.raises(CorruptArena):
-            Arena(UNIT, path=path)
+            Arena(2 * UNIT, path=path)
     assert path.read_bytes() == b"\x89"
