@@ -1,4 +1,4 @@
-"""How a stream ends; one in a file may stay there when its process does."""
+"""How a stream gives tokens up, and how it ends; one in a file may stay there when its process does."""
 
 from __future__ import annotations
 
@@ -30,6 +30,27 @@ class KeptStream(StreamView):
             if record.published:
                 raise InvalidRequest("the stream has been published already", field="tag")
             record.publish(tag)
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens from position ``length`` on, in every layer; a new generation begins.
+
+        Raises:
+            SequenceGap: the stream is not that long.
+            RollbackTooDeep: the ring no longer holds what that length would see (see ``min_length``).
+            StreamSealed: the stream was sealed.
+        """
+        with self._turn:
+            self._extent.truncate(length)
+
+    def seal(self) -> None:
+        """Let nothing change the stream from now on: it refuses tokens and truncates with StreamSealed and is
+        only attended to, as the memory of cross-attention is. Doing it twice is harmless.
+
+        Raises:
+            SequenceGap: the layers are not equally long.
+        """
+        with self._turn:
+            self._extent.seal()
 
     def detach(self) -> None:
         """Close the session and leave the stream in the arena's file, for whoever attaches to it next. Where

@@ -15,6 +15,7 @@ from rondel.decoder import pool as pool  # sizes the kernels' threads at import
 from rondel.decoder.answer import Question
 from rondel.decoder.arrays import Floats, stacked_layers
 from rondel.decoder.binary import BinaryReader
+from rondel.decoder.cache.accounts import checked_owner
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.parts import Parts, forked, opened
 from rondel.decoder.cache.record import checked_tag
@@ -36,9 +37,11 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
     force (``kernels.TIER``). ``projections`` are for :meth:`step_embeddings`. In an arena with a file the
     stream is there under ``tag`` from the beginning, until it is closed; with None only once it is published.
+    ``owner`` is whose stream it is, and whose are its forks: ``Arena.usage`` tells what all of an owner's
+    have together.
 
     Raises:
-        InvalidRequest: the tag is no bytes, or more than 1 KiB.
+        InvalidRequest: the tag is no bytes, or more than 1 KiB; the owner is no text.
         InvalidLayer, InvalidShape: the projections are not for such layers.
         BudgetExceeded: the arena has no room for all pages that the stream may ever need.
         UnsupportedTier: the processor lacks ``tier``.
@@ -55,10 +58,12 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         projections: Projections | None = None,
         tier: str | None = None,
         tag: bytes | None = b"",
+        owner: str = "",
     ) -> None:
         fit, tier_kernels = fitted(projections, spec), kernels.KERNELS if tier is None else kernels.load(tier)
         checked_tag(tag or b"")
-        self._begin(spec, arena, fit, tier_kernels, opened(spec, arena))
+        parts = opened(spec, arena, checked_owner(owner))
+        self._begin(spec, arena, fit, tier_kernels, parts)
         if tag is not None:
             self.publish(tag)
 
@@ -90,6 +95,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         projections: Projections | None = None,
         tier: str | None = None,
         tag: bytes | None = b"",
+        owner: str = "",
     ) -> Self:
         """The stream that :meth:`snapshot` wrote to a binary file, read to its end; it goes on to the bit.
 
@@ -98,7 +104,9 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
             BudgetExceeded, InvalidLayer, InvalidShape, UnsupportedTier: as opening a stream does.
         """
         checked_tag(tag or b"")
-        stream = restored(lambda spec: cls(spec, arena, projections=projections, tier=tier, tag=None), reader)
+        stream = restored(
+            lambda spec: cls(spec, arena, projections=projections, tier=tier, tag=None, owner=owner), reader
+        )
         if tag is not None:
             stream.publish(tag)
         return stream
@@ -238,17 +246,6 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
 
     # --- life cycle -----------------------------------------------------------------------------------
 
-    def truncate(self, length: int) -> None:
-        """Forget all tokens from position ``length`` on, in every layer; a new generation begins.
-
-        Raises:
-            SequenceGap: the stream is not that long.
-            RollbackTooDeep: the ring no longer holds what that length would see (see ``min_length``).
-            StreamSealed: the stream was sealed.
-        """
-        with self._turn:
-            self._extent.truncate(length)
-
     def fork(self, *, max_new_tokens: int | None = None, tag: bytes | None = b"") -> DecoderSession:
         """A stream of its own that begins with this one's tokens, lengths and claims, at generation 0.
 
@@ -271,16 +268,6 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
             if tag is not None:
                 fork.publish(tag)
             return fork
-
-    def seal(self) -> None:
-        """Let nothing change the stream from now on: it refuses tokens and truncates with StreamSealed and is
-        only attended to, as the memory of cross-attention is. Doing it twice is harmless.
-
-        Raises:
-            SequenceGap: the layers are not equally long.
-        """
-        with self._turn:
-            self._extent.seal()
 
     # --- inside ---------------------------------------------------------------------------------------
 

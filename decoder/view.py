@@ -47,6 +47,11 @@ class StreamView:
         return self._extent.generation
 
     @property
+    def owner(self) -> str:
+        """Whose stream it is."""
+        return self._pages.owner
+
+    @property
     def sealed(self) -> bool:
         """Whether nothing changes the stream any more."""
         return self._extent.sealed

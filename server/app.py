@@ -48,7 +48,7 @@ class Server:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
+        self.arena = Arena(budget=config.budget_bytes, path=config.arena_file, overcommit=config.overcommit)
         self.streams = StreamRegistry(
             self.arena, max_streams=config.max_streams, lease_seconds=config.idle_lease_seconds
         )

@@ -240,6 +240,7 @@ class AttentionService:
                 reserved=memory.reserved,
                 resident=memory.resident,
                 shared=memory.shared,
+                overcommit=memory.overcommit,
             ),
             streams=len(self._streams),
             threads=pool.threads(),

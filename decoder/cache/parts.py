@@ -16,14 +16,14 @@ from rondel.decoder.spec import StreamSpec, integer
 Parts = tuple[StreamExtent, list[GroupRings], Reservation]
 
 
-def opened(spec: StreamSpec, arena: Arena) -> Parts:
-    """An empty stream, with promises for all pages that it can come to need. Raises BudgetExceeded."""
+def opened(spec: StreamSpec, arena: Arena, owner: str = "") -> Parts:
+    """An owner's empty stream, with promises for all pages that it can need. Raises BudgetExceeded."""
     layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
     # Before the page tables are made: a stream too large for the arena may be too large for those.
     demand = sum((layout.demand for layout in layouts), Counter[int]())
     if arena.file is not None:
-        return recorded.opened(spec, layouts, demand, arena)
-    pages = arena.reserve(demand)
+        return recorded.opened(spec, layouts, demand, arena, owner)
+    pages = arena.reserve(demand, owner)
     try:
         return StreamExtent(spec, layouts), [GroupRings(layout) for layout in layouts], pages
     except BaseException:

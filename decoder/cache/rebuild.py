@@ -15,7 +15,7 @@ from rondel.decoder.cache.arena_file import ArenaFile
 from rondel.decoder.cache.record import Slot, StreamRecord
 from rondel.decoder.cache.recorded import Parts, RecordedExtent, rings_of
 from rondel.decoder.cache.reservation import Reservation
-from rondel.decoder.cache.slabs import UNIT, Pool, Slab, offsets_of
+from rondel.decoder.cache.slabs import UNIT
 from rondel.decoder.cache.survey import Draft, Page, SlabMap, survey
 from rondel.decoder.errors import BudgetExceeded
 from rondel.decoder.spec import StreamSpec
@@ -73,14 +73,19 @@ def rebuild(arena: Arena, file: ArenaFile) -> list[Found]:
     found = [_found(arena, file, draft) for draft in drafts]
     with arena._lock:
         used = {page for held in holdings for page in held.pages}
-        _lay_out(arena, slabs, used | {draft.record for draft in drafts if draft.record})
-        for unit in _unknown_units(drafts, slabs, arena._units):
-            arena._unit_taken[unit] = 1
+        used |= {draft.record for draft in drafts if draft.record}
+        for unit, size in slabs.sizes.items():
+            arena._space.lay_out(unit, size, used)
+        for unit in _unknown_units(drafts, slabs, arena._space.units):
+            arena._space.taken[unit] = 1
         for each, held in zip(found, holdings, strict=True):
             _promise(arena, each, held)
         _share(arena, [each.pages for each in found])
-        for page_bytes in list(arena._pools):
-            arena._withdraw(page_bytes, 0)
+        for page_bytes in list(arena._space.pools):
+            arena._space.withdraw(page_bytes, 0)
+        # All of it is in nobody's account, until the streams are assigned to owners.
+        nobody = arena._accounts.of("")
+        nobody.resident, nobody.shared = arena._space.resident, arena._shares.bytes
     return found
 
 
@@ -129,7 +134,8 @@ def _holdings(drafts: list[Draft], slabs: SlabMap) -> list[_Held]:
 
 
 def _found(arena: Arena, file: ArenaFile, draft: Draft) -> Found:
-    pages, own = Reservation(arena, {}), Reservation(arena, {})
+    nobody = arena._accounts.of("")
+    pages, own = Reservation(arena, {}, nobody), Reservation(arena, {}, nobody)
     if draft.record is not None:
         _hold(own, {draft.record}, set(), Counter({draft.record[0]: 1}))
     if draft.record is None or draft.shape is None or draft.words is None:
@@ -144,21 +150,10 @@ def _found(arena: Arena, file: ArenaFile, draft: Draft) -> Found:
 def _hold(pages: Reservation, paid: set[Page], borrowed: set[Page], demand: Counter[int]) -> None:
     sizes = {size for size, _ in paid | borrowed} | set(demand)
     pages._demand = {size: demand[size] for size in sizes}
+    pages._account.reserved += sum(size * demand[size] for size in sizes)
     for held, by_size in ((paid, pages._paid), (borrowed, pages._borrowed)):
         for size in sizes:
             by_size[size] = {offset for each, offset in held if each == size}
-
-
-def _lay_out(arena: Arena, slabs: SlabMap, used: set[Page]) -> None:
-    """The slabs that there are, and in them the pages in use; each is promised for once."""
-    for unit, size in slabs.sizes.items():
-        pool = arena._pools.setdefault(size, Pool(size))
-        free = [offset for offset in offsets_of(unit, size)[::-1] if (size, offset) not in used]
-        in_use = pool.pages_per_slab - len(free)
-        pool.slabs[unit] = Slab(unit, [], free, in_use)
-        pool.promised += in_use
-        arena._resident += size * in_use
-        arena._unit_taken[unit : unit + pool.units] = b"\1" * pool.units
 
 
 def _share(arena: Arena, streams: list[Reservation]) -> None:
@@ -193,7 +188,7 @@ def _promise(arena: Arena, found: Found, held: _Held) -> None:
     demand = Counter(found.draft.demand) + held.adopted
     if not found.reason:
         try:
-            arena._promise(demand - first)
+            arena._space.promise(demand - first)
         except BudgetExceeded as error:
             found.reason = f"the arena lacks the room that was promised to it: {error.message}"
         else:

@@ -161,6 +161,7 @@ class StreamRecord(Slot):
         demand: Mapping[int, int],
         *,
         quota: int | None = None,
+        owner: str = "",
     ) -> Self:
         """Room for a record, and a slot. Raises BudgetExceeded."""
         header, shape = empty_header(spec), Shape.of(spec, layouts)
@@ -168,7 +169,7 @@ class StreamRecord(Slot):
         promises = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
         start = words_offset(len(header), len(promises), MAX_TAG, shape.lent_bytes)
         size = 1 << (max(_LEAST, start + WORD_BYTES * shape.words) - 1).bit_length()
-        pages = arena.reserve({size: 1})
+        pages = arena.reserve({size: 1}, owner)
         try:
             with arena._lock:
                 slot = file.take_slot()

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from rondel.decoder.cache.extent import Marks, StreamExtent
 from rondel.decoder.cache.layout import RingLayout
+from rondel.decoder.cache.place import Place
 from rondel.decoder.cache.record import BEGUN, GENERATION, LENGTHS, SEALED, StreamRecord
-from rondel.decoder.cache.reservation import Place, Reservation
+from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.spec import StreamSpec
 
@@ -154,9 +155,11 @@ class _RecordedPlace(Place):
         self.rings._name(self.row, self.column, offset)
 
 
-def opened(spec: StreamSpec, layouts: Sequence[RingLayout], demand: Mapping[int, int], arena: Arena) -> Parts:
+def opened(
+    spec: StreamSpec, layouts: Sequence[RingLayout], demand: Mapping[int, int], arena: Arena, owner: str
+) -> Parts:
     """An empty stream in a file, not in its table yet. Raises BudgetExceeded."""
-    pages = arena.reserve(demand)
+    pages = arena.reserve(demand, owner)
     try:
         record = _reserved(arena, spec, layouts, demand, pages, None)
         return RecordedExtent(spec, layouts, record), list(rings_of(layouts, record)), pages
@@ -203,6 +206,6 @@ def _reserved(
     file = arena.file
     if file is None:
         raise TypeError("only a stream in a file has a record")
-    record = StreamRecord.reserve(arena, file, spec, layouts, demand, quota=quota)
+    record = StreamRecord.reserve(arena, file, spec, layouts, demand, quota=quota, owner=pages.owner)
     pages.record = record
     return record

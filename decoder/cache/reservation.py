@@ -9,35 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rondel.decoder.cache.accounts import Account
+from rondel.decoder.cache.place import Place
 from rondel.decoder.errors import BudgetExceeded, QuotaExceeded
 
 if TYPE_CHECKING:
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.cache.record import Slot
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An entry of a page table, and the size of the page that it names."""
-
-    table: NDArray[np.int64]
-    column: int
-    page_bytes: int
-
-    @property
-    def offset(self) -> int:
-        """The page."""
-        return int(self.table[self.column])
-
-    def name(self, offset: int) -> None:
-        """Have the entry name another page."""
-        self.table[self.column] = offset
 
 
 class Reservation:
@@ -47,9 +30,12 @@ class Reservation:
     so everything that concerns sharing is done under the arena's lock.
     """
 
-    def __init__(self, arena: Arena, demand: dict[int, int]) -> None:
+    def __init__(self, arena: Arena, demand: dict[int, int], account: Account) -> None:
+        """Under the arena's lock; the demand has been promised."""
         self._arena = arena
         self._demand = demand
+        self._account = account
+        account.reserved += sum(size * pages for size, pages in demand.items())
         self._paid: dict[int, set[int]] = {size: set() for size in demand}
         self._borrowed: dict[int, set[int]] = {size: set() for size in demand}
         # All reservations that may hold pages of ours: the streams forked from one another, ours included.
@@ -57,6 +43,11 @@ class Reservation:
         self._open = True
         self.record: Slot | None = None
         """What a file says about the stream."""
+
+    @property
+    def owner(self) -> str:
+        """Whose stream it is."""
+        return self._account.owner
 
     @property
     def demand(self) -> dict[int, int]:
@@ -95,10 +86,10 @@ class Reservation:
             return sum(self._arena._shares.bytes_among(size, offsets) for size, offsets in self._held())
 
     def take(self, page_bytes: int) -> int:
-        """Offset of one zeroed page; never fails within what was promised.
+        """Offset of one zeroed page; never fails within what was promised, but for overcommit.
 
         Raises:
-            BudgetExceeded: more pages than were promised.
+            BudgetExceeded: more pages than were promised, or with overcommit more than there are.
         """
         with self._arena._lock:
             paid = self._paid[page_bytes]
@@ -108,7 +99,8 @@ class Reservation:
                     requested=page_bytes,
                     available=0,
                 )
-            offset = self._arena._take(page_bytes)
+            offset = self._arena._space.take(page_bytes)
+            self._account.resident += page_bytes
             paid.add(offset)
             return offset
 
@@ -116,7 +108,11 @@ class Reservation:
         """Return one taken page, which is not shared; it stays promised."""
         with self._arena._lock:
             self._paid[page_bytes].remove(offset)
-            self._arena._put_back(page_bytes, offset)
+            self._put_back(page_bytes, offset)
+
+    def _put_back(self, page_bytes: int, offset: int) -> None:
+        self._arena._space.put_back(page_bytes, offset)
+        self._account.resident -= page_bytes
 
     def contents(self, page_bytes: int, offset: int) -> NDArray[np.uint8]:
         """The bytes of a page that is held, in place. Only an own page may be written to: see :meth:`own`."""
@@ -133,13 +129,14 @@ class Reservation:
             BudgetExceeded: the arena has no room for the promises; nothing changed.
         """
         demand = {size: fresh.get(size, 0) + len(own.get(size, ())) for size in self._demand}
-        fork = self._arena.reserve(demand)
+        fork = self._arena.reserve(demand, self.owner)
         try:
             with self._arena._lock:
-                family = self._family or {self}
+                family, shares = self._family or {self}, self._arena._shares
                 for size, held in self._held():
-                    ours = set(own.get(size, ()))
-                    self._arena._shares.join(size, held, ours)
+                    ours, before = set(own.get(size, ())), shares.bytes
+                    shares.join(size, held, ours)
+                    self._account.shared += shares.bytes - before
                     fork._paid[size], fork._borrowed[size] = ours, held - ours
                 family.add(fork)
                 self._family = fork._family = family
@@ -164,6 +161,7 @@ class Reservation:
         Raises:
             QuotaExceeded: a page is borrowed; or it is paid for by us alone, others hold it, and the arena
                 has no room for a copy. Nothing changed.
+            BudgetExceeded: with overcommit the copies are promised, and there is no room. Nothing changed.
         """
         arena = self._arena
         arena._sweep()  # what holders that were dropped without an end still hold is not worth a copy
@@ -178,27 +176,40 @@ class Reservation:
             pinned = Counter(p.page_bytes for p in shared if arena._shares.promises(p.offset) == 1)
             if pinned:
                 try:
-                    arena._promise(pinned)
+                    arena._space.promise(pinned)
                 except BudgetExceeded as error:
                     raise QuotaExceeded(
                         f"the stream's forks hold {pinned.total()} pages that it is about to write to, and "
                         f"there is no room for copies: {error.message}",
                         **error.facts,
                     ) from error
+            try:
+                arena._space.room_for(Counter(place.page_bytes for place in shared))
+            except BudgetExceeded:
+                for size, pages in pinned.items():
+                    arena._space.withdraw(size, pages)
+                raise
             for place in shared:
                 self._move(place)
 
     def _move(self, place: Place) -> None:
         # In this order: an interrupt in between leaves a page too many held until the end, never one too few.
         size, old = place.page_bytes, place.offset
-        new = self._arena._copied(size, old)
+        new = self._arena._space.copied(size, old)
+        self._account.resident += size
         self._paid[size].add(new)
         place.name(new)
         self._paid[size].remove(old)
         last = self._arena._shares.promises(old) == 1
         if last:  # our promise goes with us, the one made for this case to whoever stays
             self._bequeath(size, {old})
-        self._arena._shares.leave(size, old, promised=not last)
+        self._leave_share(size, old, promised=not last)
+
+    def _leave_share(self, size: int, offset: int, *, promised: bool) -> None:
+        shares = self._arena._shares
+        before = shares.bytes
+        shares.leave(size, offset, promised=promised)
+        self._account.shared += shares.bytes - before
 
     def _bequeath(self, size: int, pages: set[int]) -> None:
         """Have other holders pay for pages from now on. The promises are there: they only change hands."""
@@ -211,6 +222,7 @@ class Reservation:
                 heir._borrowed[size] -= moved
                 heir._paid[size] |= moved
                 heir._demand[size] += len(moved)
+                heir._account.reserved += size * len(moved)
                 pages -= moved
 
     def release(self) -> int:
@@ -229,7 +241,8 @@ class Reservation:
             for size, pages in self._demand.items():
                 left = self._leave(size)
                 self._bequeath(size, left)
-                arena._withdraw(size, pages - len(left))
+                arena._space.withdraw(size, pages - len(left))
+                self._account.reserved -= size * pages
                 freed += size * (pages - len(left))
             if self._family:
                 self._family.discard(self)
@@ -257,14 +270,14 @@ class Reservation:
         shares, left = self._arena._shares, set()
         for offset in self._paid[size]:
             if offset not in shares:
-                self._arena._put_back(size, offset)
+                self._put_back(size, offset)
                 continue
             last = shares.promises(offset) == 1
             if last:
                 left.add(offset)
-            shares.leave(size, offset, promised=not last)
+            self._leave_share(size, offset, promised=not last)
         for offset in self._borrowed[size]:
-            shares.leave(size, offset, promised=False)
+            self._leave_share(size, offset, promised=False)
         return left
 
     def _held(self) -> list[tuple[int, set[int]]]:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.cache.layout import RingLayout
-from rondel.decoder.cache.reservation import Place, Reservation
+from rondel.decoder.cache.place import Place
+from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.spec import PAGE_SLOTS, LayerGroup
 
 
