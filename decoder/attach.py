@@ -81,7 +81,7 @@ def _attached(arena: Arena, found: Found, tier: kernels.Kernels, *, full: bool) 
         [each.tables for each in rings],
         extent.length,
         extent.marks()[1],
-        full=full or found.torn,
+        full=full,
     )
     if reason:
         return AttachedStream(found.tag, None, reason, found)

@@ -31,16 +31,20 @@ class KeptStream(StreamView):
                 raise InvalidRequest("the stream has been published already", field="tag")
             record.publish(tag)
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int, *, note: bytes = b"") -> None:
         """Forget all tokens from position ``length`` on, in every layer; a new generation begins.
 
+        A ``note`` of up to 232 bytes stays with the stream as long as this is its :attr:`last_truncate`, in a
+        file beyond a kill: so whoever asked for the truncate can be told whether it was carried out.
+
         Raises:
+            InvalidRequest: the note is no bytes, or too long.
             SequenceGap: the stream is not that long.
             RollbackTooDeep: the ring no longer holds what that length would see (see ``min_length``).
             StreamSealed: the stream was sealed.
         """
         with self._turn:
-            self._extent.truncate(length)
+            self._extent.truncate(length, note)
 
     def seal(self) -> None:
         """Let nothing change the stream from now on: it refuses tokens and truncates with StreamSealed and is

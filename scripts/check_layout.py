@@ -44,6 +44,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         _SPEC,
         *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header")),
     ),
+    f"{_DECODER}.cache.draft": (
+        _ERRORS,
+        _SPEC,
+        *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header")),
+    ),
     f"{_DECODER}.cache.survey": (
         _ERRORS,
         _SPEC,

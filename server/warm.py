@@ -7,6 +7,7 @@ import logging
 from rondel.decoder.attach import AttachedStream, attach
 from rondel.decoder.errors import InvalidLayer, InvalidShape, ProjectionNotFound
 from rondel.decoder.projection import fitted
+from rondel.server.exactly_once import last_truncate
 from rondel.server.projections import ProjectionSets
 from rondel.server.streams import StreamRegistry
 from rondel.server.tags import Tag
@@ -41,5 +42,6 @@ def _registered(stream: AttachedStream, streams: StreamRegistry, projections: Pr
         stream.session.projections = fitted(named, stream.session.spec)
     except (ProjectionNotFound, InvalidLayer, InvalidShape) as error:
         log.warning("stream %s goes on without its projections: %s", tag.handle, error.message)
-    streams.take_back(tag, stream.session)
+    entry = streams.take_back(tag, stream.session)
+    entry.truncated = last_truncate(stream.session)
     return True

@@ -21,6 +21,9 @@ class Place:
         """The page."""
         return int(self.table[self.column])
 
+    def save(self, offset: int) -> None:
+        """Note, where the table is written down, that another page holds what this one did."""
+
     def name(self, offset: int) -> None:
         """Have the entry name another page."""
         self.table[self.column] = offset

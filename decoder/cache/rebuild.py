@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rondel.decoder.cache.arena_file import ArenaFile
+from rondel.decoder.cache.draft import Draft
 from rondel.decoder.cache.record import Slot, StreamRecord
 from rondel.decoder.cache.recorded import Parts, RecordedExtent, rings_of
 from rondel.decoder.cache.reservation import Reservation
+from rondel.decoder.cache.slab_map import Page, SlabMap
 from rondel.decoder.cache.slabs import UNIT
-from rondel.decoder.cache.survey import Draft, Page, SlabMap, survey
+from rondel.decoder.cache.survey import survey
 from rondel.decoder.errors import BudgetExceeded
 from rondel.decoder.spec import StreamSpec
 
@@ -31,8 +33,6 @@ class Found:
     draft: Draft
     pages: Reservation
     reason: str
-    torn: bool = False
-    """Whether it was killed while a call was undone that could not be any more: set by :meth:`parts`."""
 
     @property
     def spec(self) -> StreamSpec:
@@ -52,15 +52,13 @@ class Found:
         if draft.spec is None or not isinstance(record, StreamRecord) or self.reason:
             raise ValueError(f"a stream that was set aside cannot be gone on with: {self.reason}")
         extent = RecordedExtent(draft.spec, draft.layouts, record)
-        extent.load(draft.marks, generation=draft.generation, sealed=draft.sealed, quota=draft.quota)
+        extent.load(
+            draft.marks, generation=draft.generation, sealed=draft.sealed, quota=draft.quota, cut=draft.cut
+        )
         rings = rings_of(draft.layouts, record)
         for each, table in zip(rings, draft.tables, strict=True):
-            each.load(table, self.pages)
-        length = draft.marks[2]
-        if draft.begun is not None:
-            self.torn = extent.min_length > draft.begun
-            length = length if self.torn else min(length, draft.begun)
-        extent.attach(length)
+            each.load(table, self.pages, saved=draft.saved)
+        extent.attach(draft.marks[2])
         return extent, list(rings), self.pages
 
 
@@ -138,12 +136,12 @@ def _found(arena: Arena, file: ArenaFile, draft: Draft) -> Found:
     pages, own = Reservation(arena, {}, nobody), Reservation(arena, {}, nobody)
     if draft.record is not None:
         _hold(own, {draft.record}, set(), Counter({draft.record[0]: 1}))
-    if draft.record is None or draft.shape is None or draft.words is None:
+    if draft.record is None or draft.shape is None:
         pages.record = Slot(file, draft.slot, own, published=True)
     else:
         size, offset = draft.record
         page = slice(offset, offset + size)
-        pages.record = StreamRecord(file, draft.slot, own, page, draft.shape, draft.words, published=True)
+        pages.record = StreamRecord(file, draft.slot, own, page, draft.shape, draft.start, published=True)
     return Found(draft, pages, draft.reason)
 
 

@@ -104,6 +104,12 @@ class Reservation:
             paid.add(offset)
             return offset
 
+    def take_copy(self, page_bytes: int, offset: int) -> int:
+        """:meth:`take`, of the same content as another page; for a page that nobody is writing to."""
+        copy = self.take(page_bytes)
+        self.contents(page_bytes, copy)[:] = self.contents(page_bytes, offset)
+        return copy
+
     def give_back(self, page_bytes: int, offset: int) -> None:
         """Return one taken page, which is not shared; it stays promised."""
         with self._arena._lock:

@@ -70,6 +70,12 @@ class GroupRings:
             self._place(layer, column) for column in self.layout.columns(start, stop) if table[column] >= 0
         ]
 
+    def rewritten(self, layer: int, claimed: int, end: int) -> list[Place]:
+        """Where those pages of a layer are named that lose an old lap when it, having claimed ``claimed``,
+        claims ``end``. One that is not taken yet has none."""
+        table, pages = self.table(layer), self.layout.rewritten(claimed, end)
+        return [self._place(layer, 1 + page) for page in pages if table[1 + page] >= 0]
+
     def _place(self, layer: int, column: int) -> Place:
         return Place(self.table(layer), column, self.page_bytes(column))
 

@@ -60,11 +60,11 @@ class Words:
         """Store 0 everywhere."""
         np.frombuffer(self._words, dtype=np.uint64)[:] = _zeros(len(self._words))
 
-    def used(self) -> Iterator[tuple[int, int | None]]:
-        """Indexes of all words that are not 0, with their values."""
+    def used(self, first: int = 0) -> Iterator[tuple[int, int | None]]:
+        """Indexes, from ``first`` on, of all words that are not 0, with their values."""
         held = np.frombuffer(self._words, dtype=np.uint64)
-        for index in np.flatnonzero(held != _zeros(len(held))).tolist():
-            yield index, self.get(index)
+        for index in np.flatnonzero(held[first:] != _zeros(len(held))[first:]).tolist():
+            yield first + index, self.get(first + index)
 
 
 def _zeros(count: int) -> NDArray[np.uint64]:
