@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from rondel.decoder import kernels
 from rondel.decoder.cache.accounts import checked_owner
@@ -14,9 +16,9 @@ from rondel.decoder.checks import checked_verify
 from rondel.decoder.damage import damage
 from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.session import DecoderSession
+from rondel.decoder.turn import CheckedTurn
 
 
-@dataclass(frozen=True, slots=True)
 class AttachedStream:
     """A stream that was in an arena's file, under the tag that it was given.
 
@@ -24,14 +26,44 @@ class AttachedStream:
     None and the ``reason`` why the stream was set aside. Such a one keeps its pages until :meth:`drop`.
     """
 
-    tag: bytes
-    session: DecoderSession | None
-    reason: str
-    _found: Found
+    def __init__(self, found: Found, session: DecoderSession | None, check: Check | None = None) -> None:
+        self.tag: Final = found.tag
+        self.session: Final = session
+        self._found = found
+        self._check = check
+
+    @property
+    def reason(self) -> str:
+        """Why the stream was set aside, as far as it was looked at."""
+        return self._found.reason or (self._check.found if self._check is not None else None) or ""
+
+    def verify(self) -> str:
+        """Look at a stream that was attached to lazily, unless that was done; the reason. From any thread.
+        A stream that was closed, now or while it was looked at, has none."""
+        if self._check is not None and self.session is not None and not self.session.closed:
+            self._check()
+        # Its pages may have been another's by then.
+        return "" if self.session is not None and self.session.closed else self.reason
 
     def drop(self) -> int:
         """Give up a stream that was set aside, or close the session; the bytes that are free then."""
         return self._found.pages.release() if self.session is None else self.session.close()
+
+
+class Check:
+    """A look at a stream's tokens, once: what is wrong with them."""
+
+    def __init__(self, look: Callable[[], str]) -> None:
+        self.found: str | None = None
+        """None = it has not been looked."""
+        self._look = look
+        self._lock = threading.Lock()
+
+    def __call__(self) -> str:
+        with self._lock:
+            if self.found is None:
+                self.found = self._look()
+            return self.found
 
 
 def attach(
@@ -40,6 +72,7 @@ def attach(
     verify: str = "full",
     tier: str | None = None,
     owner_of: Callable[[bytes], str] | None = None,
+    lazily: bool = False,
 ) -> list[AttachedStream]:
     """The streams that were in an arena's file when it was opened. They are handed out once.
 
@@ -50,6 +83,10 @@ def attach(
     ``owner_of`` tells by a stream's tag whose it is; owners are not written down. Streams that share pages
     are one owner's: one that would be another's is set aside.
 
+    With ``lazily`` tokens are looked at when a stream is first used, or by ``AttachedStream.verify``, and
+    nothing is done with any before: the first answer does not wait for the other streams. A session whose
+    tokens are damaged raises StreamDamaged from every call but ``close`` and ``detach``.
+
     Raises:
         InvalidSpec: ``verify`` is neither.
         UnsupportedTier: the processor lacks ``tier``.
@@ -59,7 +96,7 @@ def attach(
     if owner_of is not None:
         for each in found:
             _assign(arena, each, checked_owner(owner_of(each.tag)))
-    return [_attached(arena, each, tier_kernels, full=full) for each in found]
+    return [_attached(arena, each, tier_kernels, full=full, lazily=lazily) for each in found]
 
 
 def _assign(arena: Arena, found: Found, owner: str) -> None:
@@ -69,21 +106,21 @@ def _assign(arena: Arena, found: Found, owner: str) -> None:
         found.reason = found.reason or error.message
 
 
-def _attached(arena: Arena, found: Found, tier: kernels.Kernels, *, full: bool) -> AttachedStream:
+def _attached(
+    arena: Arena, found: Found, tier: kernels.Kernels, *, full: bool, lazily: bool
+) -> AttachedStream:
     if found.reason:
-        return AttachedStream(found.tag, None, found.reason, found)
-    parts = found.parts()
-    extent, rings, _ = parts
-    reason = damage(
-        tier,
-        arena.base,
-        [each.layout for each in rings],
-        [each.tables for each in rings],
-        extent.length,
-        extent.marks()[1],
-        full=full,
+        return AttachedStream(found, None)
+    extent, rings, pages = found.parts()
+    layouts, tables = [each.layout for each in rings], [each.tables for each in rings]
+    check = Check(
+        partial(damage, tier, arena.base, layouts, tables, extent.length, extent.marks()[1], full=full)
     )
-    if reason:
-        return AttachedStream(found.tag, None, reason, found)
-    spec = found.spec
-    return AttachedStream(found.tag, DecoderSession._of(spec, arena, parts, tier), "", found)
+    if not lazily:
+        found.reason = check()
+        if found.reason:
+            return AttachedStream(found, None)
+    session = DecoderSession._of(found.spec, arena, (extent, rings, pages), tier)
+    if lazily:
+        session._turn = CheckedTurn(check)
+    return AttachedStream(found, session, check)

@@ -61,9 +61,12 @@ class KeptStream(StreamView):
         it is in none, this is what ``close`` does. Doing it twice is harmless. Raises SessionBusy."""
         if self._turn.closed:
             return
-        with self._turn:
+        self._turn.begin_last()
+        try:
             self._turn.closed = True
             self._pages.leave()
+        finally:
+            self._turn.end()
 
     def close(self) -> int:
         """Give all pages back, but for those that forks hold; the bytes that are free to be reserved again.
@@ -73,9 +76,18 @@ class KeptStream(StreamView):
         """
         if self._turn.closed:
             return 0
-        with self._turn:
+        self._turn.begin_last()
+        try:
             self._turn.closed = True
             return self._pages.release()
+        finally:
+            self._turn.end()
+
+    def check_sound(self) -> None:
+        """Wait until a stream that was in a file was found to be what was stored (see ``attach``); nothing to
+        do for any other. Raises StreamDamaged, SessionBusy, StreamClosed."""
+        with self._turn:
+            pass
 
     def __enter__(self) -> Self:
         return self

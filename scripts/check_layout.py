@@ -127,7 +127,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     f"{_DECODER}.attach": (
         _ERRORS,
-        *(f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels", "session")),
+        *(f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels", "session", "turn")),
     ),
     f"{_DECODER}.lm": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", f"{_DECODER}.lm"),
     "rondel.v1": (

@@ -63,6 +63,7 @@ class Server:
             {"": True, _ATTENTION.full_name: True, _GENERATION.full_name: config.model is not None}
         )
         self._server = grpc.aio.server(options=_options(config))
+        self._verification: warm.Verification | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped: asyncio.Task[None] | None = None
 
@@ -94,10 +95,12 @@ class Server:
             self._check_addresses()
             await self._generator.run(self._projections.load, cost=0)
             await self._generator.run(self._models.load, cost=0)
-            await self.scheduler.run(self._take_back, cost=0)
+            verification = await self.scheduler.run(self._take_back, cost=0)
             self._register()
             self.addresses = self._bind()
             await self._server.start()
+            verification.start()
+            self._verification = verification
         except BaseException:
             await self.stop(drain_seconds=0)
             raise
@@ -133,6 +136,8 @@ class Server:
     async def _stop(self, drain_seconds: float) -> None:
         end = time.monotonic() + drain_seconds
         self._models.give_up()
+        if self._verification is not None:
+            self._verification.stop()
         self._health.end()
         self._door.shut()
         for task in self._tasks:
@@ -155,8 +160,8 @@ class Server:
         if self.addresses:
             log.info("stopped")
 
-    def _take_back(self) -> None:
-        warm.take_back(self.streams, self._projections, self.config.verify)
+    def _take_back(self) -> warm.Verification:
+        return warm.take_back(self.streams, self._projections, self.config.verify)
 
     def _check_addresses(self) -> None:
         if self.config.port is not None:

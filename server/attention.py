@@ -141,6 +141,7 @@ class AttentionService:
         return pb.ForkStreamResponse(stream=self._opened(forking.fork(self._streams, request)))
 
     def _opened(self, entry: Entry) -> pb.OpenStreamResponse:
+        entry.session.check_sound()  # it may be one of an earlier start, named again
         return opened(entry, self._streams.epoch, self._lease_ms)
 
     def _append(self, request: pb.AppendTokenRequest) -> pb.AppendTokenResponse:
@@ -193,6 +194,7 @@ class AttentionService:
     def _get(self, request: pb.GetStreamRequest) -> pb.GetStreamResponse:
         entry = self._entry(request.stream)
         session = entry.session
+        session.check_sound()
         stats = session.stats(quality=request.quality)
         if stats.quality is not None and stats.quality.worrying and not entry.worried:
             entry.worried = True

@@ -9,6 +9,7 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,10 +75,13 @@ class Draft:
     def pages(self) -> Iterator[tuple[Page, bool]]:
         """The pages that the tables name, and whether each was lent."""
         for layout, table, lent in zip(self.layouts, self.tables, self.lent, strict=True):
-            sink = layout.sink_page.page_bytes if layout.sink_page else 0
-            for row, column in np.argwhere(table >= 0).tolist():
-                size = layout.page.page_bytes if column else sink
-                yield (size, int(table[row, column])), bool(lent[row, column])
+            sink, size = layout.sink_page.page_bytes if layout.sink_page else 0, layout.page.page_bytes
+            rows, columns = np.nonzero(table >= 0)
+            named = zip(
+                columns.tolist(), table[rows, columns].tolist(), lent[rows, columns].tolist(), strict=True
+            )
+            for column, offset, borrowed in named:
+                yield (size if column else sink, offset), borrowed
 
 
 def read(draft: Draft, file: ArenaFile, slabs: SlabMap, offset: int) -> None:
@@ -99,25 +103,31 @@ def read(draft: Draft, file: ArenaFile, slabs: SlabMap, offset: int) -> None:
     spec, promises, tag, lent = _cut(body, sizes)
     draft.tag = tag
     try:
-        draft.spec = SnapshotHeader.decode(spec, page_format=FORMAT_VERSION).spec
+        draft.spec, draft.layouts, draft.shape = _described(spec)
         plain = json.loads(promises)
         draft.demand = {int(name): int(pages) for name, pages in plain["demand"].items()}
         draft.quota = plain["quota"]
     except (RondelError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise Unsound(f"its record describes no stream: {error}") from error
-    draft.layouts = [RingLayout.of(group, draft.spec.length_limit) for group in draft.spec.groups]
-    draft.shape = shape = Shape.of(draft.spec, draft.layouts)
+    shape = draft.shape
     draft.start = start = words_offset(len(spec), len(promises), MAX_TAG, len(lent))
     if shape.words != words or shape.lent_bytes != len(lent) or record_bytes(start, shape) > size:
         raise Unsound("its record is not of the size that such a stream's must be")
     held = Words(page[start : start + WORD_BYTES * words], "record")
     # What was saved counts only while a change is being made.
-    saved = [held.get(shape.saved + layer) for layer in range(shape.layers if shape.wraps else 0)]
-    draft.saved = bool(held.get(BEGUN)) and any(number != 0 for number in saved)
+    saved = held.values(shape.saved, shape.saved + (shape.layers if shape.wraps else 0)).tolist()
+    draft.saved = bool(held.get(BEGUN)) and any(saved)
     # First, so that whatever else is damaged the stream's pages are known for its own.
     _read_tables(draft, shape, held, np.frombuffer(lent, np.uint8))
     numbers = _read_numbers(draft, shape, held, saved)
     _finish_cut(draft, numbers[CUT], page[places_offset(start, shape) :])
+
+
+@lru_cache(maxsize=64)  # a file has many streams of few kinds
+def _described(raw: bytes) -> tuple[StreamSpec, list[RingLayout], Shape]:
+    spec = SnapshotHeader.decode(raw, page_format=FORMAT_VERSION).spec
+    layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
+    return spec, layouts, Shape.of(spec, layouts)
 
 
 def _cut(body: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
@@ -127,11 +137,10 @@ def _cut(body: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
         start += size
 
 
-def _read_numbers(draft: Draft, shape: Shape, words: Words, saved: Sequence[int | None]) -> list[int]:
-    numbers = [words.get(index) for index in range(shape.table(0))]
-    known = [number for number in numbers if number is not None]
-    before = [number - 1 for number in saved if number] if draft.saved else [0] * shape.layers
-    if len(known) < len(numbers) or len(before) < shape.layers:
+def _read_numbers(draft: Draft, shape: Shape, words: Words, saved: Sequence[int]) -> list[int]:
+    known: list[int] = words.values(0, shape.table(0)).tolist()
+    before = [number - 1 for number in saved]
+    if min(known) < 0 or (draft.saved and min(before) < 0):
         raise Unsound("a number in its record is damaged")
     draft.generation, draft.sealed = known[GENERATION], bool(known[SEALED])
     lengths, claimed = known[LENGTHS : shape.claims], known[shape.claims :]
@@ -157,12 +166,11 @@ def _read_tables(draft: Draft, shape: Shape, words: Words, lent: NDArray[np.uint
     flags = np.unpackbits(lent).astype(np.bool_)
     for group, layout in enumerate(draft.layouts):
         first, stop = shape.table(group), shape.table(group) + shape.entries[group]
-        values = [words.get(index) for index in range(first, stop)]
+        values = words.values(first, stop)
         if draft.saved:
-            before = (words.get(index + shape.to_saved) for index in range(first, stop))
-            values = [value if saved == 0 else saved for value, saved in zip(values, before, strict=True)]
-        offsets = [-2 if value is None else value - 1 for value in values]
-        table = np.array(offsets, dtype=np.int64).reshape(len(layout.group.layers), -1)
+            before = words.values(first + shape.to_saved, stop + shape.to_saved)
+            values = np.where(before == 0, values, before)
+        table = (values - 1).reshape(len(layout.group.layers), -1)
         begin = first - shape.table(0)
         draft.tables.append(table)
         draft.lent.append(flags[begin : begin + table.size].reshape(table.shape))

@@ -59,9 +59,9 @@ def _check(draft: Draft, slabs: SlabMap) -> None:
             raise Unsound(f"its page tables name the page at {page[1]} twice")
         seen.add(page)
     for layout, table in zip(draft.layouts, draft.tables, strict=True):
+        columns = {claim: _columns(layout, draft.marks[2], claim) for claim in set(claimed)}
         for row, layer in zip(table, layout.group.layers, strict=True):
-            needed = _columns(layout, draft.marks[2], claimed[layer])
-            if (row[needed] < 0).any():
+            if (row[columns[claimed[layer]]] < 0).any():
                 raise Unsound(f"layer {layer} lacks a page that its {draft.marks[2]} tokens need")
 
 
@@ -87,12 +87,11 @@ def _refuse_strangers(drafts: list[Draft]) -> None:
         mine: dict[Page, tuple[object, ...]] = {}
         for group, table in enumerate(draft.tables):
             layout = draft.layouts[group]
-            sink = layout.sink_page.page_bytes if layout.sink_page else 0
+            sink, size = layout.sink_page.page_bytes if layout.sink_page else 0, layout.page.page_bytes
             for row, line in enumerate(table.tolist()):
                 for column, offset in enumerate(line):
                     if offset >= 0:
-                        size = layout.page.page_bytes if column else sink
-                        mine[size, offset] = (draft.spec, group, row, column)
+                        mine[size if column else sink, offset] = (draft.spec, group, row, column)
         wrong = [page for page, place in mine.items() if owners.get(page, place) != place]
         if wrong:
             draft.reason = f"its page at {wrong[0][1]} is another stream's"

@@ -46,6 +46,10 @@ class AttentionServiceStub:
     done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
     ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
@@ -140,6 +144,10 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
     ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
@@ -229,6 +237,10 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
     done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
+
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
