@@ -8,13 +8,10 @@ from functools import partial
 from typing import Final
 
 from rondel.decoder import kernels
-from rondel.decoder.cache.accounts import checked_owner
 from rondel.decoder.cache.arena import Arena
-from rondel.decoder.cache.owners import assign
 from rondel.decoder.cache.rebuild import Found
 from rondel.decoder.checks import checked_verify
 from rondel.decoder.damage import damage
-from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.turn import CheckedTurn
 
@@ -71,7 +68,6 @@ def attach(
     *,
     verify: str = "full",
     tier: str | None = None,
-    owner_of: Callable[[bytes], str] | None = None,
     lazily: bool = False,
 ) -> list[AttachedStream]:
     """The streams that were in an arena's file when it was opened. They are handed out once.
@@ -79,9 +75,6 @@ def attach(
     Every stream's record is looked at whole. Of its tokens, ``verify="full"`` looks at the checksums of all
     that can be read, "tail" at those in the last page of each layer: what a kill can have left, unless the
     memory or the disk under the file lies.
-
-    ``owner_of`` tells by a stream's tag whose it is; owners are not written down. Streams that share pages
-    are one owner's: one that would be another's is set aside.
 
     With ``lazily`` tokens are looked at when a stream is first used, or by ``AttachedStream.verify``, and
     nothing is done with any before: the first answer does not wait for the other streams. A session whose
@@ -93,17 +86,7 @@ def attach(
     """
     full, tier_kernels = checked_verify(verify), kernels.KERNELS if tier is None else kernels.load(tier)
     found, arena.found = arena.found, []
-    if owner_of is not None:
-        for each in found:
-            _assign(arena, each, checked_owner(owner_of(each.tag)))
     return [_attached(arena, each, tier_kernels, full=full, lazily=lazily) for each in found]
-
-
-def _assign(arena: Arena, found: Found, owner: str) -> None:
-    try:
-        assign(arena, found.pages, owner)
-    except InvalidRequest as error:
-        found.reason = found.reason or error.message
 
 
 def _attached(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from rondel.decoder.cache.account import Account
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.record import StreamRecord, checked_tag
 from rondel.decoder.errors import InvalidRequest
@@ -55,6 +56,15 @@ class KeptStream(StreamView):
         """
         with self._turn:
             self._extent.seal()
+
+    def charge(self, account: Account) -> None:
+        """Have an account bear what the stream has from now on, and its forks, and what it was forked from.
+        It is not refused for being more than the account may have."""
+        self._turn.begin_last()  # nothing that is stored is looked at
+        try:
+            self._arena.charge(self._pages, account)
+        finally:
+            self._turn.end()
 
     def detach(self) -> None:
         """Close the session and leave the stream in the arena's file, for whoever attaches to it next. Where

@@ -15,7 +15,7 @@ from rondel.decoder import pool as pool  # sizes the kernels' threads at import
 from rondel.decoder.answer import Question
 from rondel.decoder.arrays import Floats, stacked_layers
 from rondel.decoder.binary import BinaryReader
-from rondel.decoder.cache.accounts import checked_owner
+from rondel.decoder.cache.account import Account
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.parts import Parts, forked, opened
 from rondel.decoder.cache.record import checked_tag
@@ -37,13 +37,13 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
     force (``kernels.TIER``). ``projections`` are for :meth:`step_embeddings`. In an arena with a file the
     stream is there under ``tag`` from the beginning, until it is closed; with None only once it is published.
-    ``owner`` is whose stream it is, and whose are its forks: ``Arena.usage`` tells what all of an owner's
-    have together.
+    ``account`` bears what the stream and its forks reserve, and may bound it.
 
     Raises:
-        InvalidRequest: the tag is no bytes, or more than 1 KiB; the owner is no text.
+        InvalidRequest: the tag is no bytes, or more than 1 KiB.
         InvalidLayer, InvalidShape: the projections are not for such layers.
         BudgetExceeded: the arena has no room for all pages that the stream may ever need.
+        QuotaExceeded: the account may not have so much.
         UnsupportedTier: the processor lacks ``tier``.
     """
 
@@ -58,12 +58,11 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         projections: Projections | None = None,
         tier: str | None = None,
         tag: bytes | None = b"",
-        owner: str = "",
+        account: Account | None = None,
     ) -> None:
         fit, tier_kernels = fitted(projections, spec), kernels.KERNELS if tier is None else kernels.load(tier)
         checked_tag(tag or b"")
-        parts = opened(spec, arena, checked_owner(owner))
-        self._begin(spec, arena, fit, tier_kernels, parts)
+        self._begin(spec, arena, fit, tier_kernels, opened(spec, arena, account))
         if tag is not None:
             self.publish(tag)
 
@@ -95,7 +94,6 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         projections: Projections | None = None,
         tier: str | None = None,
         tag: bytes | None = b"",
-        owner: str = "",
     ) -> Self:
         """The stream that :meth:`snapshot` wrote to a binary file, read to its end; it goes on to the bit.
 
@@ -104,9 +102,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
             BudgetExceeded, InvalidLayer, InvalidShape, UnsupportedTier: as opening a stream does.
         """
         checked_tag(tag or b"")
-        stream = restored(
-            lambda spec: cls(spec, arena, projections=projections, tier=tier, tag=None, owner=owner), reader
-        )
+        stream = restored(lambda spec: cls(spec, arena, projections=projections, tier=tier, tag=None), reader)
         if tag is not None:
             stream.publish(tag)
         return stream
@@ -258,6 +254,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
             InvalidRequest: ``max_new_tokens`` is no number from 0 on, or the tag is none.
             StreamSealed: the stream was sealed, and ``max_new_tokens`` is above 0.
             BudgetExceeded: the arena has no room for what the fork reserves.
+            QuotaExceeded: the account may not have so much.
         """
         with self._turn:
             checked_tag(tag or b"")

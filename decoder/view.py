@@ -53,11 +53,6 @@ class StreamView:
         return self._extent.cut
 
     @property
-    def owner(self) -> str:
-        """Whose stream it is."""
-        return self._pages.owner
-
-    @property
     def sealed(self) -> bool:
         """Whether nothing changes the stream any more."""
         return self._extent.sealed

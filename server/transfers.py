@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from rondel.decoder.errors import BudgetExceeded, DeadlineExpired, InvalidRequest, StreamClosed
+from rondel.decoder.errors import BudgetExceeded, DeadlineExpired, InvalidRequest, QuotaExceeded, StreamClosed
 from rondel.decoder.projection import Projections
 from rondel.decoder.restore import Restoring
 from rondel.decoder.session import DecoderSession
@@ -29,6 +29,7 @@ from rondel.server.projections import ProjectionSets
 from rondel.server.replies import milliseconds, opened
 from rondel.server.scheduler import Scheduler
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenant_streams import TenantStreams
 from rondel.v1 import attention_pb2 as pb
 
 LEAST_PIECE: Final = 256
@@ -56,7 +57,7 @@ class Transfers:
                 f"max_data_bytes must be 0 or from {LEAST_PIECE} to {PIECE_BYTES}, got {size}",
                 field="max_data_bytes",
             )
-        export = _Export(self._streams, request.stream, min(size, self._largest))
+        export = _Export(self._streams, call.tenant, request.stream, min(size, self._largest))
         cost = call.size
         try:
             while True:
@@ -87,7 +88,7 @@ class Transfers:
                 _check_piece(request, first=incoming is None)
                 cost = 0
                 if incoming is None:
-                    incoming = _Import(self._streams, self._projections, request)
+                    incoming = _Import(self._streams, call.tenant, self._projections, request)
                     cost = request.ByteSize()
                 work = partial(incoming.feed, request.data)
                 await self._scheduler.run(work, cost=cost, deadline=call.deadline, tenant=call.tenant)
@@ -103,7 +104,7 @@ class Transfers:
     def _end(self, incoming: _Import) -> pb.ImportStreamResponse:
         entry = incoming.finish()
         return pb.ImportStreamResponse(
-            opened=opened(entry, self._streams.epoch, self._lease_ms),
+            opened=opened(entry, self._streams, self._lease_ms),
             total_bytes=incoming.size,
         )
 
@@ -113,8 +114,9 @@ class _Export:
 
     total_bytes = 0
 
-    def __init__(self, streams: StreamRegistry, stream: pb.StreamRef, piece_bytes: int) -> None:
+    def __init__(self, streams: StreamRegistry, tenant: str, stream: pb.StreamRef, piece_bytes: int) -> None:
         self._streams = streams
+        self._tenant = tenant
         self._stream = stream
         self._piece_bytes = piece_bytes
         self._entry: Entry | None = None
@@ -123,11 +125,12 @@ class _Export:
 
     def next(self) -> bytes:
         """The next bytes; none at the end."""
-        entry = self._streams.get(self._stream.handle, self._stream.epoch)  # which also renews its lease
+        streams = self._streams.of(self._tenant)
+        entry = streams.get(self._stream.handle, self._stream.epoch)  # which also renews its lease
         if self._pieces is None:
             try:
                 self._pieces = entry.session.snapshot_pieces(at_most=self._piece_bytes, apart=True)
-            except BudgetExceeded:
+            except (BudgetExceeded, QuotaExceeded):
                 self._pieces = entry.session.snapshot_pieces(at_most=self._piece_bytes)
                 entry.frozen += 1
                 self._freezes = True
@@ -149,10 +152,15 @@ class _Import:
     """A stream on its way in. For the worker."""
 
     def __init__(
-        self, streams: StreamRegistry, projections: ProjectionSets, first: pb.ImportStreamRequest
+        self,
+        registry: StreamRegistry,
+        tenant: str,
+        projections: ProjectionSets,
+        first: pb.ImportStreamRequest,
     ) -> None:
         self.size = 0
-        self._streams = streams
+        self._registry = registry
+        self._tenant = tenant
         self._sets = projections
         self._name = first.projections
         self._request_id = first.request_id
@@ -160,6 +168,10 @@ class _Import:
         self._digest = hashlib.sha256()
         self._restoring: Restoring[DecoderSession] | None = None
         self._projections: Projections | None = None
+
+    @property
+    def _streams(self) -> TenantStreams:
+        return self._registry.of(self._tenant)
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes."""
@@ -202,12 +214,10 @@ class _Import:
     def _begin(self) -> None:
         self._projections = projections = self._sets.get(self._name)
         # A repeated import is only read and compared: there may not be room for the stream twice.
-        if not self._streams.knows(self._request_id):
-            self._streams.check_room()
-            arena = self._streams.arena
-            self._restoring = Restoring(
-                lambda spec: DecoderSession(spec, arena, projections=projections, tag=None)
-            )
+        streams = self._streams
+        if not streams.knows(self._request_id):
+            streams.check_room()
+            self._restoring = Restoring(lambda spec: streams.unpublished(spec, projections))
 
 
 def _check_piece(request: pb.ImportStreamRequest, *, first: bool) -> None:

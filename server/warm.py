@@ -14,6 +14,7 @@ from rondel.decoder.attach import AttachedStream, attach
 from rondel.decoder.errors import InvalidLayer, InvalidShape, ProjectionNotFound
 from rondel.decoder.projection import fitted
 from rondel.server.exactly_once import last_truncate
+from rondel.server.logs import shortened
 from rondel.server.projections import ProjectionSets
 from rondel.server.streams import StreamRegistry
 from rondel.server.tags import Tag
@@ -69,7 +70,7 @@ class Verification:
 
 def _name(stream: AttachedStream) -> str:
     tag = Tag.decode(stream.tag)
-    return "a stream" if tag is None else f"stream {tag.handle}"
+    return "a stream" if tag is None else f"stream {shortened(tag.handle)}"
 
 
 def _registered(stream: AttachedStream, streams: StreamRegistry, projections: ProjectionSets) -> bool:
@@ -83,7 +84,8 @@ def _registered(stream: AttachedStream, streams: StreamRegistry, projections: Pr
         named = projections.get(tag.projections)
         stream.session.projections = fitted(named, stream.session.spec)
     except (ProjectionNotFound, InvalidLayer, InvalidShape) as error:
-        log.warning("stream %s goes on without its projections: %s", tag.handle, error.message)
+        who = shortened(tag.handle)
+        log.warning("stream %s goes on without its projections: %s", who, error.message)
     entry = streams.take_back(tag, stream.session)
     entry.truncated = last_truncate(stream.session)
     return True

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from rondel.decoder.cache.accounts import Accounts, Usage
+from rondel.decoder.cache.account import Account, Charged
 from rondel.decoder.cache.arena_file import ArenaFile
 from rondel.decoder.cache.memory import Memory
 from rondel.decoder.cache.rebuild import Found, rebuild
@@ -90,14 +90,16 @@ class Arena:
         self._space = Space(self._memory, units, self.overcommit)
         self._pools = self._space.pools
         self._shares = Shares()
-        self._accounts = Accounts()
         self._abandoned: deque[Reservation] = deque()
         self._lock = threading.Lock()
         self.found: list[Found] = []
         """The streams of a file that was there, until they are handed out."""
         self._streams: weakref.WeakSet[Detachable] = weakref.WeakSet()
+        self.account: Final = Account()
+        """That of streams which were given none."""
         if self._memory.file is not None:
             self.found = rebuild(self, self._memory.file)
+            self.account.reserved, self.account.resident, self.account.shared = self._totals()
 
     @property
     def file(self) -> ArenaFile | None:
@@ -135,30 +137,57 @@ class Arena:
             reserved, shared = space.reserved * UNIT, self._shares.bytes
             return ArenaStats(space.units * UNIT, reserved, space.resident, shared, self.overcommit)
 
-    def usage(self, owner: str = "") -> Usage:
-        """What an owner's streams have now; streams that were given none are those of ``""``. The resident
-        bytes of all owners are those of the arena."""
-        return self.usages().get(owner, Usage())
-
-    def usages(self) -> dict[str, Usage]:
-        """What each owner's streams have now, of those that have anything."""
-        self._sweep()
-        with self._lock:
-            return self._accounts.usages()
-
-    def reserve(self, demand: Mapping[int, int], owner: str = "") -> Reservation:
+    def reserve(self, demand: Mapping[int, int], account: Account | None = None) -> Reservation:
         """Promise pages: ``demand`` maps a page size in bytes to a number of pages.
 
         Raises:
             BudgetExceeded: there is no room; nothing was claimed.
+            QuotaExceeded: it is more than the account may have; nothing was claimed.
             ArenaFileError: the arena's file was closed, or is that of the process which we were forked from.
         """
         if not self.held:
             raise ArenaFileError("the arena's file is not ours: it was closed, or we were forked")
         self._sweep()
+        account = account or self.account
+        with self.charged(account):
+            self._promise(demand, account)
+        return Reservation(self, dict(demand), account)
+
+    def charged(self, account: Account) -> Charged:
+        """The lock, held for a change that an account is to bear."""
+        return Charged(self, account)
+
+    def charge(self, pages: Reservation, account: Account) -> None:
+        """Have an account bear what a stream has, and the streams that it shares pages with. For streams
+        found in a file, whose owner is known only when they are handed out."""
         with self._lock:
-            self._space.promise(demand)
-            return Reservation(self, dict(demand), self._accounts.of(owner))
+            family = pages.family
+            if pages.account is account:
+                return
+            held: dict[int, set[int]] = {}
+            for member in family:
+                for size, offsets in member._held():
+                    held.setdefault(size, set()).update(offsets)
+            moved = (
+                sum(member.reserved_bytes for member in family),
+                sum(size * len(offsets) for size, offsets in held.items()),
+                sum(self._shares.bytes_among(size, offsets) for size, offsets in held.items()),
+            )
+            for side, sign in ((pages.account, -1), (account, 1)):
+                side.reserved += sign * moved[0]
+                side.resident += sign * moved[1]
+                side.shared += sign * moved[2]
+            for member in family:
+                member.account = account
+
+    def _totals(self) -> tuple[int, int, int]:
+        """Bytes promised, in use, and shared."""
+        return self._space.promised, self._space.resident, self._shares.bytes
+
+    def _promise(self, demand: Mapping[int, int], account: Account) -> None:
+        """Promise so many pages more, or raise BudgetExceeded or QuotaExceeded and promise none."""
+        account.check(sum(page_bytes * pages for page_bytes, pages in demand.items()))
+        self._space.promise(demand)
 
     def abandon(self, reservation: Reservation) -> None:
         """Have a reservation left (``Reservation.leave``) at the next occasion. For finalisers, which may run

@@ -81,9 +81,6 @@ def rebuild(arena: Arena, file: ArenaFile) -> list[Found]:
         _share(arena, [each.pages for each in found])
         for page_bytes in list(arena._space.pools):
             arena._space.withdraw(page_bytes, 0)
-        # All of it is in nobody's account, until the streams are assigned to owners.
-        nobody = arena._accounts.of("")
-        nobody.resident, nobody.shared = arena._space.resident, arena._shares.bytes
     return found
 
 
@@ -132,8 +129,7 @@ def _holdings(drafts: list[Draft], slabs: SlabMap) -> list[_Held]:
 
 
 def _found(arena: Arena, file: ArenaFile, draft: Draft) -> Found:
-    nobody = arena._accounts.of("")
-    pages, own = Reservation(arena, {}, nobody), Reservation(arena, {}, nobody)
+    pages, own = (Reservation(arena, {}, arena.account) for _ in range(2))
     if draft.record is not None:
         _hold(own, {draft.record}, set(), Counter({draft.record[0]: 1}))
     if draft.record is None or draft.shape is None:
@@ -148,7 +144,6 @@ def _found(arena: Arena, file: ArenaFile, draft: Draft) -> Found:
 def _hold(pages: Reservation, paid: set[Page], borrowed: set[Page], demand: Counter[int]) -> None:
     sizes = {size for size, _ in paid | borrowed} | set(demand)
     pages._demand = {size: demand[size] for size in sizes}
-    pages._account.reserved += sum(size * demand[size] for size in sizes)
     for held, by_size in ((paid, pages._paid), (borrowed, pages._borrowed)):
         for size in sizes:
             by_size[size] = {offset for each, offset in held if each == size}

@@ -193,7 +193,6 @@ class StreamRecord(Slot):
         demand: Mapping[int, int],
         *,
         quota: int | None = None,
-        owner: str = "",
     ) -> Self:
         """Room for a record, and a slot. Raises BudgetExceeded."""
         header, shape = empty_header(spec), Shape.of(spec, layouts)
@@ -201,7 +200,7 @@ class StreamRecord(Slot):
         promises = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
         start = words_offset(len(header), len(promises), MAX_TAG, shape.lent_bytes)
         size = 1 << (max(_LEAST, record_bytes(start, shape)) - 1).bit_length()
-        pages = arena.reserve({size: 1}, owner)
+        pages = arena.reserve({size: 1})
         try:
             with arena._lock:
                 slot = file.take_slot()

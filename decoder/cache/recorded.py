@@ -14,7 +14,7 @@ Between any two stores the record must say what the stream was before a call or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -176,13 +176,10 @@ class _RecordedPlace(Place):
         self.rings._name(self.row, self.column, offset)
 
 
-def opened(
-    spec: StreamSpec, layouts: Sequence[RingLayout], demand: Mapping[int, int], arena: Arena, owner: str
-) -> Parts:
-    """An empty stream in a file, not in its table yet. Raises BudgetExceeded."""
-    pages = arena.reserve(demand, owner)
+def opened(spec: StreamSpec, layouts: Sequence[RingLayout], arena: Arena, pages: Reservation) -> Parts:
+    """An empty stream in a file, not in its table yet. Raises BudgetExceeded; the pages are given back."""
     try:
-        record = _reserved(arena, spec, layouts, demand, pages, None)
+        record = _reserved(arena, spec, layouts, pages, None)
         return RecordedExtent(spec, layouts, record), list(rings_of(layouts, record)), pages
     except BaseException:
         pages.release()
@@ -195,7 +192,7 @@ def forked(spec: StreamSpec, parts: Parts, arena: Arena) -> Parts:
     plain, tables, pages = parts
     try:
         layouts, quota = [each.layout for each in tables], plain.quota
-        record = _reserved(arena, spec, layouts, pages.demand, pages, quota)
+        record = _reserved(arena, spec, layouts, pages, quota)
         extent = RecordedExtent(spec, layouts, record)
         extent.load(plain.marks(), generation=0, sealed=plain.sealed, quota=quota)
         extent.resume(plain.marks(), generation=0, sealed=plain.sealed)
@@ -220,13 +217,12 @@ def _reserved(
     arena: Arena,
     spec: StreamSpec,
     layouts: Sequence[RingLayout],
-    demand: Mapping[int, int],
     pages: Reservation,
     quota: int | None,
 ) -> StreamRecord:
     file = arena.file
     if file is None:
         raise TypeError("only a stream in a file has a record")
-    record = StreamRecord.reserve(arena, file, spec, layouts, demand, quota=quota, owner=pages.owner)
+    record = StreamRecord.reserve(arena, file, spec, layouts, pages.demand, quota=quota)
     pages.record = record
     return record

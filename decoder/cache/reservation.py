@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rondel.decoder.cache.accounts import Account
 from rondel.decoder.cache.place import Place
 from rondel.decoder.errors import BudgetExceeded, QuotaExceeded
 
 if TYPE_CHECKING:
+    from rondel.decoder.cache.account import Account
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.cache.record import Slot
 
@@ -31,11 +31,10 @@ class Reservation:
     """
 
     def __init__(self, arena: Arena, demand: dict[int, int], account: Account) -> None:
-        """Under the arena's lock; the demand has been promised."""
         self._arena = arena
+        self.account = account
+        """Who bears it; the same for all streams that share pages."""
         self._demand = demand
-        self._account = account
-        account.reserved += sum(size * pages for size, pages in demand.items())
         self._paid: dict[int, set[int]] = {size: set() for size in demand}
         self._borrowed: dict[int, set[int]] = {size: set() for size in demand}
         # All reservations that may hold pages of ours: the streams forked from one another, ours included.
@@ -43,11 +42,6 @@ class Reservation:
         self._open = True
         self.record: Slot | None = None
         """What a file says about the stream."""
-
-    @property
-    def owner(self) -> str:
-        """Whose stream it is."""
-        return self._account.owner
 
     @property
     def demand(self) -> dict[int, int]:
@@ -63,6 +57,11 @@ class Reservation:
     def shares(self) -> bool:
         """Whether pages may be shared. Where they are not, nobody need look any page up."""
         return self._family is not None
+
+    @property
+    def family(self) -> set[Reservation]:
+        """All that may hold pages of this one, itself included. Under the arena's lock."""
+        return self._family or {self}
 
     @property
     def reserved_bytes(self) -> int:
@@ -91,7 +90,7 @@ class Reservation:
         Raises:
             BudgetExceeded: more pages than were promised, or with overcommit more than there are.
         """
-        with self._arena._lock:
+        with self._arena.charged(self.account):
             paid = self._paid[page_bytes]
             if len(paid) >= self._demand[page_bytes]:
                 raise BudgetExceeded(
@@ -100,7 +99,6 @@ class Reservation:
                     available=0,
                 )
             offset = self._arena._space.take(page_bytes)
-            self._account.resident += page_bytes
             paid.add(offset)
             return offset
 
@@ -112,13 +110,9 @@ class Reservation:
 
     def give_back(self, page_bytes: int, offset: int) -> None:
         """Return one taken page, which is not shared; it stays promised."""
-        with self._arena._lock:
+        with self._arena.charged(self.account):
             self._paid[page_bytes].remove(offset)
-            self._put_back(page_bytes, offset)
-
-    def _put_back(self, page_bytes: int, offset: int) -> None:
-        self._arena._space.put_back(page_bytes, offset)
-        self._account.resident -= page_bytes
+            self._arena._space.put_back(page_bytes, offset)
 
     def contents(self, page_bytes: int, offset: int) -> NDArray[np.uint8]:
         """The bytes of a page that is held, in place. Only an own page may be written to: see :meth:`own`."""
@@ -133,16 +127,16 @@ class Reservation:
 
         Raises:
             BudgetExceeded: the arena has no room for the promises; nothing changed.
+            QuotaExceeded: they are more than the account may have; nothing changed.
         """
         demand = {size: fresh.get(size, 0) + len(own.get(size, ())) for size in self._demand}
-        fork = self._arena.reserve(demand, self.owner)
+        fork = self._arena.reserve(demand, self.account)
         try:
-            with self._arena._lock:
-                family, shares = self._family or {self}, self._arena._shares
+            with self._arena.charged(self.account):
+                family = self.family
                 for size, held in self._held():
-                    ours, before = set(own.get(size, ())), shares.bytes
-                    shares.join(size, held, ours)
-                    self._account.shared += shares.bytes - before
+                    ours = set(own.get(size, ()))
+                    self._arena._shares.join(size, held, ours)
                     fork._paid[size], fork._borrowed[size] = ours, held - ours
                 family.add(fork)
                 self._family = fork._family = family
@@ -153,7 +147,7 @@ class Reservation:
 
     def hold(self, *, copies: bool) -> Reservation:
         """A reservation of the same pages as they are now, for reading; with ``copies`` it has room for one
-        of each, so that this one can go on writing to all of them. Raises BudgetExceeded."""
+        of each, so that this one can go on writing to all of them. Raises BudgetExceeded, QuotaExceeded."""
         with self._arena._lock:
             own = dict(self._held()) if copies else {}
         return self.fork({}, own)
@@ -166,12 +160,12 @@ class Reservation:
 
         Raises:
             QuotaExceeded: a page is borrowed; or it is paid for by us alone, others hold it, and the arena
-                has no room for a copy. Nothing changed.
+                has no room for a copy, or the account may not have one. Nothing changed.
             BudgetExceeded: with overcommit the copies are promised, and there is no room. Nothing changed.
         """
         arena = self._arena
         arena._sweep()  # what holders that were dropped without an end still hold is not worth a copy
-        with arena._lock:
+        with arena.charged(self.account):
             shared = [place for place in places if place.offset in arena._shares]
             for place in shared:
                 if place.offset in self._borrowed[place.page_bytes]:
@@ -182,7 +176,7 @@ class Reservation:
             pinned = Counter(p.page_bytes for p in shared if arena._shares.promises(p.offset) == 1)
             if pinned:
                 try:
-                    arena._space.promise(pinned)
+                    arena._promise(pinned, self.account)
                 except BudgetExceeded as error:
                     raise QuotaExceeded(
                         f"the stream's forks hold {pinned.total()} pages that it is about to write to, and "
@@ -202,20 +196,13 @@ class Reservation:
         # In this order: an interrupt in between leaves a page too many held until the end, never one too few.
         size, old = place.page_bytes, place.offset
         new = self._arena._space.copied(size, old)
-        self._account.resident += size
         self._paid[size].add(new)
         place.name(new)
         self._paid[size].remove(old)
         last = self._arena._shares.promises(old) == 1
         if last:  # our promise goes with us, the one made for this case to whoever stays
             self._bequeath(size, {old})
-        self._leave_share(size, old, promised=not last)
-
-    def _leave_share(self, size: int, offset: int, *, promised: bool) -> None:
-        shares = self._arena._shares
-        before = shares.bytes
-        shares.leave(size, offset, promised=promised)
-        self._account.shared += shares.bytes - before
+        self._arena._shares.leave(size, old, promised=not last)
 
     def _bequeath(self, size: int, pages: set[int]) -> None:
         """Have other holders pay for pages from now on. The promises are there: they only change hands."""
@@ -228,7 +215,6 @@ class Reservation:
                 heir._borrowed[size] -= moved
                 heir._paid[size] |= moved
                 heir._demand[size] += len(moved)
-                heir._account.reserved += size * len(moved)
                 pages -= moved
 
     def release(self) -> int:
@@ -238,7 +224,7 @@ class Reservation:
         of the holders. So it cannot fail. Doing it twice is harmless.
         """
         arena, freed = self._arena, 0
-        with arena._lock:
+        with arena.charged(self.account):
             if not (self._open and arena.held):
                 return 0
             self._open = False
@@ -248,7 +234,6 @@ class Reservation:
                 left = self._leave(size)
                 self._bequeath(size, left)
                 arena._space.withdraw(size, pages - len(left))
-                self._account.reserved -= size * pages
                 freed += size * (pages - len(left))
             if self._family:
                 self._family.discard(self)
@@ -276,14 +261,14 @@ class Reservation:
         shares, left = self._arena._shares, set()
         for offset in self._paid[size]:
             if offset not in shares:
-                self._put_back(size, offset)
+                self._arena._space.put_back(size, offset)
                 continue
             last = shares.promises(offset) == 1
             if last:
                 left.add(offset)
-            self._leave_share(size, offset, promised=not last)
+            shares.leave(size, offset, promised=not last)
         for offset in self._borrowed[size]:
-            self._leave_share(size, offset, promised=False)
+            shares.leave(size, offset, promised=False)
         return left
 
     def _held(self) -> list[tuple[int, set[int]]]:

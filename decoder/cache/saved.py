@@ -48,7 +48,8 @@ class SavedUndo(Undo):
 
     def _keep(self, places: Sequence[Place]) -> list[Kept]:
         self._record.forget_saved()  # what a restore that was interrupted may have left
-        copies = self._arena.reserve(Counter(place.page_bytes for place in places), self._pages.owner)
+        # On nobody's account: they are gone with the call, and no quota is to refuse it for them.
+        copies = self._arena.reserve(Counter(place.page_bytes for place in places))
         try:
             kept = []
             for place in places:

@@ -23,7 +23,9 @@ class Space:
         self.pools: Final[dict[int, Pool]] = {}
         self.taken: Final = bytearray(units)
         """Per unit whether no slab can have it any more."""
+        self.promised = 0
         self.resident = 0
+        """Bytes of all pages that are promised, and of those that are taken."""
         self._memory = memory
         self._limit = int(units * overcommit)
         self._lazy = overcommit > 1
@@ -51,6 +53,7 @@ class Space:
             self._claim({page_bytes: self._pool(page_bytes).more_for(n) for page_bytes, n in demand.items()})
         for page_bytes, pages in demand.items():
             self._pool(page_bytes).promised += pages
+            self.promised += page_bytes * pages
 
     def withdraw(self, page_bytes: int, pages: int) -> None:
         """Take promises back; slabs that nothing needs any more go."""
@@ -58,6 +61,7 @@ class Space:
         if pool is None:  # nothing was promised, and nobody else was left
             return
         pool.promised -= pages
+        self.promised -= page_bytes * pages
         spare = len(pool.slabs) - (0 if self._lazy else pool.slabs_for(pool.promised))
         for slab in [s for s in pool.slabs.values() if s.in_use == 0][:spare] if spare else ():
             self._drop_slab(pool, slab)
@@ -115,6 +119,7 @@ class Space:
         in_use = pool.pages_per_slab - len(free)
         pool.slabs[unit] = Slab(unit, [], free, in_use)
         pool.promised += in_use
+        self.promised += page_bytes * in_use
         self.resident += page_bytes * in_use
         self.taken[unit : unit + pool.units] = b"\1" * pool.units
 

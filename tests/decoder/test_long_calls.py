@@ -185,11 +185,11 @@ def test_a_process_may_be_killed_while_it_goes_back(tmp_path: Path) -> None:
 def test_nothing_is_kept_beyond_the_call(tmp_path: Path) -> None:
     session = begun(tmp_path / "arena", "ring", 700)
     arena = session._arena
-    before, usage, record = arena.stats(), arena.usage(), session._pages.record
+    before, reserved, record = arena.stats(), arena.account.reserved, session._pages.record
     assert isinstance(record, StreamRecord)
     for call in (long_append, failing(long_append)):
         call(session)
-        assert (arena.stats(), arena.usage()) == (before, usage)
+        assert (arena.stats(), arena.account.reserved) == (before, reserved)
         assert list(record.words.used(record.shape.saved)) == []
 
 

@@ -56,7 +56,7 @@ def ref(reply: pb.ImportStreamResponse) -> pb.StreamRef:
 
 
 def session_of(server: Server, stream: pb.StreamRef) -> DecoderSession:
-    return server.streams.get(stream.handle, stream.epoch).session
+    return server.streams.of("").get(stream.handle, stream.epoch).session
 
 
 def snapshot_of(server: Server, stream: pb.StreamRef) -> bytes:

@@ -21,6 +21,7 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
+from rondel.server.logs import shortened
 from rondel.server.tags import Tag
 from rondel.v1 import attention_pb2 as pb
 
@@ -91,7 +92,7 @@ async def test_the_log_tells_what_was_found(config: ServerConfig, caplog: pytest
         while "all streams were looked at" not in caplog.text:
             await asyncio.sleep(0.01)
         await server.stop(drain_seconds=0)
-    assert f"stream {HANDLES[DAMAGED]} is set aside: position" in caplog.text
+    assert f"stream {shortened(HANDLES[DAMAGED])} is set aside: position" in caplog.text
     assert "1 are damaged" in caplog.text
 
 

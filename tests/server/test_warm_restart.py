@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Awaitable, Callable
 from io import BytesIO
@@ -204,7 +205,10 @@ async def test_streams_of_others_are_left_alone(start: Start, connect: Connect, 
         Tag("h"),
         Tag("h", "id", Origin("parent", 3, 10, None, "name"), "weights"),
         Tag("h", "é" * 64, Imported(12, bytes(range(32)))),
-        Tag("h" * 24, "r" * 128, Origin("p" * 128, 1 << 60, 1 << 47, 1 << 47, "n" * 128), "w" * 128),
+        Tag("h", tenant="Ünit"),
+        Tag(
+            "h" * 24, "r" * 128, Origin("p" * 128, 1 << 60, 1 << 47, 1 << 47, "n" * 128), "w" * 128, "t" * 128
+        ),
     ],
 )
 def test_tags_are_read_back(tag: Tag) -> None:
@@ -214,6 +218,20 @@ def test_tags_are_read_back(tag: Tag) -> None:
 @pytest.mark.parametrize("raw", [b"", b"{}", b"\xff", b"[]", b"null", Tag("h").encode()[:-1], b'{"kind": 1}'])
 def test_tags_of_others(raw: bytes) -> None:
     assert Tag.decode(raw) is None
+
+
+OLD = b'{"kind":"rondel-server-1","handle":"h","request":"r","projections":"p"}'
+
+
+def test_tags_of_before_there_were_tenants_are_the_only_tenants() -> None:
+    assert Tag.decode(OLD) == Tag("h", "r", None, "p", tenant="")
+    assert Tag("h", "r", None, "p").encode() == OLD
+
+
+def test_software_without_tenants_does_not_take_a_tenants_stream_for_everybodys() -> None:
+    plain = json.loads(Tag("h", tenant="a").encode())
+    assert plain["kind"] != json.loads(OLD)["kind"]
+    assert Tag.decode(OLD[:-1] + b',"tenant":"a"}') is None
 
 
 def test_a_tag_that_is_too_long_is_refused() -> None:
