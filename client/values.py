@@ -40,6 +40,8 @@ class ServerInfo:
     idle_lease_ms: int
     projections: tuple[str, ...]
     """Names that ``open(spec, projections=…)`` takes."""
+    overcommit: float = 1.0
+    """How many times the budget streams may reserve. Above 1 growth can raise BudgetExceeded."""
 
 
 @dataclass(frozen=True, slots=True)

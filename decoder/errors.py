@@ -93,6 +93,12 @@ class StreamClosed(RondelError):
     reason = "STREAM_CLOSED"
 
 
+class StreamDamaged(RondelError):
+    """What an arena's file holds of the stream is not what was stored; it is set aside, others go on."""
+
+    reason = "STREAM_DAMAGED"
+
+
 class StreamSealed(RondelError):
     """The stream was sealed: it takes no tokens and gives none up."""
 

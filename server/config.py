@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from rondel.decoder.checks import checked_verify
+from rondel.decoder.checks import checked_verify, real
 from rondel.decoder.errors import InvalidSpec
 
 MIB: Final = 1 << 20
@@ -41,6 +41,9 @@ class ServerConfig:
     """Allow an address that other machines can reach, although nobody is asked who they are."""
     budget_bytes: int = 1024 * MIB
     """Memory for all streams together."""
+    overcommit: float = 1.0
+    """How many times that memory open streams may reserve, from 1 to 1000. Above 1 more streams open, and a
+    call that makes one longer can be refused as BudgetExceeded; it has then changed nothing."""
     arena_file: str | None = None
     """Path of a file for that memory, made if it is not there: streams outlive a kill of the server. None =
     they do not."""
@@ -124,6 +127,7 @@ class ServerConfig:
             raise InvalidSpec("arena_file must be a path, got an empty one", field="arena_file")
         checked_verify(self.verify)
         _whole("budget_bytes", self.budget_bytes, 1, 1 << 48)
+        real("overcommit", self.overcommit, 1.0, 1000.0)
         _whole("max_message_bytes", self.max_message_bytes, 1024, 1 << 30)
         _whole("max_streams", self.max_streams, 1, 1 << 24)
         _whole("max_step_items", self.max_step_items, 1, 1 << 20)

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from rondel.decoder.errors import BudgetExceeded, DeadlineExpired, InvalidRequest, StreamClosed
+from rondel.decoder.errors import BudgetExceeded, DeadlineExpired, InvalidRequest, QuotaExceeded, StreamClosed
 from rondel.decoder.projection import Projections
 from rondel.decoder.restore import Restoring
 from rondel.decoder.session import DecoderSession
@@ -130,7 +130,7 @@ class _Export:
         if self._pieces is None:
             try:
                 self._pieces = entry.session.snapshot_pieces(at_most=self._piece_bytes, apart=True)
-            except BudgetExceeded:
+            except (BudgetExceeded, QuotaExceeded):
                 self._pieces = entry.session.snapshot_pieces(at_most=self._piece_bytes)
                 entry.frozen += 1
                 self._freezes = True

@@ -78,6 +78,7 @@ class Work:
         return pb.ForkStreamResponse(stream=self.opened(forking.fork(streams, request)))
 
     def opened(self, entry: Entry) -> pb.OpenStreamResponse:
+        entry.session.check_sound()  # it may be one of an earlier start, named again
         return opened(entry, self._streams, self._lease_ms)
 
     def append(self, request: pb.AppendTokenRequest, streams: TenantStreams) -> pb.AppendTokenResponse:
@@ -132,6 +133,7 @@ class Work:
     def get(self, request: pb.GetStreamRequest, streams: TenantStreams) -> pb.GetStreamResponse:
         entry = _entry(streams, request.stream)
         session = entry.session
+        session.check_sound()
         stats = session.stats(quality=request.quality)
         if stats.quality is not None and stats.quality.worrying and not entry.worried:
             entry.worried = True
@@ -174,6 +176,7 @@ class Work:
                 reserved=memory.reserved,
                 resident=memory.resident,
                 shared=memory.shared,
+                overcommit=memory.overcommit,
             ),
             streams=len(streams),
             threads=pool.threads(),

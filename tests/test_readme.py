@@ -17,6 +17,7 @@ PAGES = [
     "docs/LOG.md",
     "docs/attention.md",
     "docs/operations.md",
+    "docs/streams.md",
 ]
 
 
