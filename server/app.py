@@ -20,8 +20,10 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import SessionBusy
 from rondel.server import warm
 from rondel.server.attention import AttentionService
+from rondel.server.bounds import METADATA_BYTES
 from rondel.server.config import ServerConfig
 from rondel.server.door import Door
+from rondel.server.gate import Gate
 from rondel.server.generation import GenerationService
 from rondel.server.health import NAME as HEALTH
 from rondel.server.health import Health
@@ -29,6 +31,7 @@ from rondel.server.listening import bind_tcp, bind_unix, check_tcp, check_unix
 from rondel.server.models import Models
 from rondel.server.projections import ProjectionSets
 from rondel.server.scheduler import Scheduler
+from rondel.server.security import CHECK_SECONDS, Security
 from rondel.server.streams import StreamRegistry
 from rondel.v1 import attention_pb2, generation_pb2
 
@@ -48,15 +51,19 @@ class Server:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
+        self.security = Security(config)
         self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
         self.streams = StreamRegistry(
-            self.arena, max_streams=config.max_streams, lease_seconds=config.idle_lease_seconds
+            self.arena,
+            max_streams=config.max_streams,
+            lease_seconds=config.idle_lease_seconds,
+            tenants=self.security.tenants,
         )
         self.scheduler = Scheduler("attention", queue_bytes=config.queue_bytes)
         self.addresses: tuple[str, ...] = ()
         """Where it listens, as gRPC targets: TCP first, with the actual port."""
         self._generator = Scheduler("generation", queue_bytes=config.queue_bytes)
-        self._door = Door()
+        self._door = Door(self.security.identity, self.security.tenants)
         self._models = Models(config.model)
         self._projections = ProjectionSets(config.projections)
         self._health = Health(
@@ -105,6 +112,7 @@ class Server:
             asyncio.create_task(self._watch(self.scheduler, "attention", ("", *SERVICES))),
             asyncio.create_task(self._watch(self._generator, "generation", ("", _GENERATION.full_name))),
             asyncio.create_task(self._expire()),
+            asyncio.create_task(self._refresh()),
         ]
         log.info(
             "rondel %s serves on %s: tier %s, %d cores, budget %d bytes, at most %d streams, "
@@ -168,17 +176,21 @@ class Server:
         attention = AttentionService(
             self.config, self.streams, self.scheduler, self._projections, __version__
         )
-        generation = GenerationService(self.config, self.arena, self._generator, self._models)
-        self._server.add_generic_rpc_handlers(
-            (self._door.handlers(_ATTENTION, attention), self._door.handlers(_GENERATION, generation))
+        generation = GenerationService(
+            self.config, self.arena, self.security.tenants, self._generator, self._models
         )
+        for service, servicer in ((_ATTENTION, attention), (_GENERATION, generation)):
+            inside = self._door.handlers(service, servicer)
+            self._server.add_generic_rpc_handlers((Gate(inside, self.security.identity),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME, HEALTH), self._server)
 
     def _bind(self) -> tuple[str, ...]:
         addresses = []
         if self.config.tcp_address is not None:
-            addresses.append(bind_tcp(self._server, self.config.tcp_address))
+            certificates = self.security.certificates
+            credentials = None if certificates is None else certificates.credentials()
+            addresses.append(bind_tcp(self._server, self.config.tcp_address, credentials))
         if self.config.unix_path is not None:
             addresses.append(bind_unix(self._server, self.config.unix_path))
         return tuple(addresses)
@@ -194,6 +206,11 @@ class Server:
         while lease:
             await asyncio.sleep(min(lease / 4, 10.0))
             self.scheduler.post(self._expire_now)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.security.reload(all_files=False)
 
     def _expire_now(self) -> None:
         if count := self.streams.expire():
@@ -211,6 +228,12 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.max_concurrent_streams", config.max_calls_per_connection),
+        ("grpc.max_allowed_incoming_connections", config.max_connections),
+        # The first is what peers are told, and what they may be refused beyond; the second is never exceeded.
+        ("grpc.max_metadata_size", METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES),
+        # A connection that does not speak, or not our language, is closed; the default waits two minutes.
+        ("grpc.server_handshake_timeout_ms", 20_000),
         # Two servers on one port would each have half of the streams.
         ("grpc.so_reuseport", 0),
         # Clients may ping every 10 s, idle or not; the default answers that with GOAWAY.

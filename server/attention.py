@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from rondel.decoder import kernels, pool
 from rondel.decoder.errors import InvalidRequest
-from rondel.server import exactly_once, forking, returns
+from rondel.server import exactly_once, forking, returns, steps
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
 from rondel.server.entries import Entry
@@ -65,10 +65,12 @@ class AttentionService:
         return await self._on_worker(self._open, request, call)
 
     async def append_token(self, request: pb.AppendTokenRequest, call: Call) -> pb.AppendTokenResponse:
-        return await self._on_worker(self._append, request, call)
+        with call.steps(steps.of_append(request)):
+            return await self._on_worker(self._append, request, call)
 
     async def attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
-        return await self._on_worker(self._attend, request, call)
+        with call.steps(steps.of_attend(request)):
+            return await self._on_worker(self._attend, request, call)
 
     async def step(self, request: pb.StepRequest, call: Call) -> pb.StepResponse:
         if not 1 <= len(request.items) <= self._config.max_step_items:
@@ -76,13 +78,14 @@ class AttentionService:
                 f"a step has 1 to {self._config.max_step_items} items, got {len(request.items)}",
                 field="items",
             )
-        return await self._scheduler.run_jointly(
-            self._stepping,
-            Asked(call.tenant, request),
-            cost=call.size,
-            deadline=call.deadline,
-            tenant=call.tenant,
-        )
+        with call.steps(steps.of_step(request)):
+            return await self._scheduler.run_jointly(
+                self._stepping,
+                Asked(call.tenant, request),
+                cost=call.size,
+                deadline=call.deadline,
+                tenant=call.tenant,
+            )
 
     async def fork_stream(self, request: pb.ForkStreamRequest, call: Call) -> pb.ForkStreamResponse:
         return await self._on_worker(self._fork, request, call)

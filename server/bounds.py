@@ -20,6 +20,8 @@ KIB: Final = 1 << 10
 MAX_ID_BYTES: Final = 128
 MAX_NAME_BYTES: Final = 256
 MAX_PROMPT_BYTES: Final = 4 << 20
+METADATA_BYTES: Final = 16 << 10
+"""Of all the metadata of a call: names, values and 32 more for each, as HTTP/2 counts."""
 PIECE_FRAME: Final = 512
 """More than a message with a piece of a snapshot has besides it: lengths, and two names."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from rondel.decoder.errors import (
     InvalidRequest,
+    QuotaExceeded,
     SessionBusy,
     StreamClosed,
     StreamNotFound,
@@ -29,6 +30,7 @@ from rondel.server.tags import Tag
 
 if TYPE_CHECKING:
     from rondel.server.streams import StreamRegistry
+    from rondel.server.tenants import Tenant
 
 _TOMBSTONES: Final = 4096
 """How many closed streams are remembered, to tell closed from unknown and to answer a repeated Close. Of each
@@ -38,7 +40,7 @@ tenant: if there was one number for all, closing many would show in the others' 
 class TenantStreams:
     """Handle to stream. Made by :meth:`StreamRegistry.of`."""
 
-    def __init__(self, registry: StreamRegistry, tenant: str) -> None:
+    def __init__(self, registry: StreamRegistry, tenant: Tenant) -> None:
         self.tenant: Final = tenant
         self._registry = registry
         self._entries: dict[str, Entry] = {}
@@ -86,8 +88,7 @@ class TenantStreams:
             return earlier
         self.check_room()
         tag = self._tag(request_id, None, projections_name)
-        session = DecoderSession(spec, self._registry.arena, projections=projections, tag=tag.encode())
-        return self.add(session, tag)
+        return self.add(self._session(spec, projections, tag.encode()), tag)
 
     def fork(self, entry: Entry, request_id: str, origin: Origin) -> Entry:
         """A new stream that begins as another one is.
@@ -104,7 +105,7 @@ class TenantStreams:
     def unpublished(self, spec: StreamSpec, projections: Projections) -> DecoderSession:
         """A session that :meth:`adopt` may make a stream of. Raises as :meth:`open`."""
         self.check_room()
-        return DecoderSession(spec, self._registry.arena, projections=projections, tag=None)
+        return self._session(spec, projections, None)
 
     def adopt(
         self, session: DecoderSession, request_id: str, imported: Imported, projections_name: str = ""
@@ -162,6 +163,13 @@ class TenantStreams:
 
     def check_room(self) -> None:
         """Raises QuotaExceeded when there are as many streams as there may be."""
+        most = self.tenant.quota.max_streams
+        if most is not None and len(self) >= most:
+            raise QuotaExceeded(
+                f"{len(self)} streams of this tenant are open, the quota is {most}",
+                quota="streams",
+                limit=most,
+            )
         self._registry.check_room()
 
     def get(self, handle: str, epoch: int) -> Entry:
@@ -227,7 +235,12 @@ class TenantStreams:
         return handle
 
     def _tag(self, request_id: str, origin: Origin | Imported | None, projections_name: str) -> Tag:
-        return Tag(secrets.token_urlsafe(18), request_id, origin, projections_name, self.tenant)
+        return Tag(secrets.token_urlsafe(18), request_id, origin, projections_name, self.tenant.name)
+
+    def _session(self, spec: StreamSpec, projections: Projections, tag: bytes | None) -> DecoderSession:
+        return DecoderSession(
+            spec, self._registry.arena, projections=projections, tag=tag, account=self.tenant.account
+        )
 
     def _end(self, entry: Entry, request_id: str) -> Closed:
         length, released = entry.session.length, entry.session.close()
