@@ -56,8 +56,9 @@ demo: .venv
 	$(BIN)/rondel model pull smollm2-135m
 	$(BIN)/rondel demo
 
+# On two cores; more only disturb one another. Tests that measure time have both to themselves.
 test: .venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # Minutes, not seconds: see the tests marked slow. RONDEL_SOAK_SECONDS=600 is how long the soak lasts.
 test-deep: .venv

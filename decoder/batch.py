@@ -10,6 +10,7 @@ from itertools import chain
 from rondel.decoder.arrays import Floats
 from rondel.decoder.cache.undo import Undo
 from rondel.decoder.call import LayerCall
+from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.kernels import Kernels, Query
 from rondel.decoder.options import AttendOptions
 from rondel.decoder.session import DecoderSession
@@ -87,6 +88,10 @@ def run_steps(steps: Sequence[Step]) -> list[StepResult | Exception]:
 def _begin(number: int, step: Step, turns: list[Turn], undos: list[Undo]) -> _Begun | StepResult:
     """Take the session's turn and store the tokens; both are noted."""
     session = step.session
+    if not isinstance(session, DecoderSession):
+        raise InvalidRequest(
+            f"a step's session must be a DecoderSession, got {type(session).__name__}", field="session"
+        )
     session._turn.begin()
     turns.append(session._turn)
     writer, rings = session._writer, session._ring(step.layer)

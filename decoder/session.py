@@ -77,7 +77,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
     ) -> None:
         extent, rings, pages = parts
         # A session dropped without close() leaks nothing; a stream in a file is no less there for it.
-        weakref.finalize(self, arena.abandon, pages).atexit = False
+        weakref.finalize(self, pages.abandon).atexit = False
         super().__init__(spec, extent, rings, pages)
         self.projections = projections
         self._arena = arena

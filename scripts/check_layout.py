@@ -97,7 +97,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *(_ERRORS, _SPEC),
         *(f"{_DECODER}.{name}" for name in ("cache", "kernels", "snapshot_header")),
     ),
-    f"{_DECODER}.binary": (),
+    f"{_DECODER}.binary": (_ERRORS,),
     f"{_DECODER}.snapshot": (
         *(_ERRORS, _SPEC, _BINARY),
         *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header", "snapshot_pages", "turn", "view")),
@@ -113,8 +113,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             *("pool", "cache", "kernels", "binary", "readable", "snapshot", "restore", "kept"),
         )
     ),
-    f"{_DECODER}.batch": tuple(
-        f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "options", "session", "kernels", "turn")
+    f"{_DECODER}.batch": (
+        *(_ERRORS, _OPTIONS),
+        *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "session", "kernels", "turn")),
     ),
     f"{_DECODER}.arena_report": tuple(
         f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels")

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -25,21 +25,27 @@ from rondel.server.config import ServerConfig
 from rondel.server.door import Door
 from rondel.server.gate import Gate
 from rondel.server.generation import GenerationService
+from rondel.server.health import LIVENESS, Health
 from rondel.server.health import NAME as HEALTH
-from rondel.server.health import Health
 from rondel.server.listening import bind_tcp, bind_unix, check_tcp, check_unix
 from rondel.server.models import Models
+from rondel.server.observatory import Observatory
 from rondel.server.projections import ProjectionSets
+from rondel.server.reload import Changes
 from rondel.server.scheduler import Scheduler
 from rondel.server.security import CHECK_SECONDS, Security
 from rondel.server.streams import StreamRegistry
 from rondel.v1 import attention_pb2, generation_pb2
 
+if TYPE_CHECKING:
+    from rondel.server.tracing import Tracing
+
 log = logging.getLogger("rondel.server")
 
 _ATTENTION = attention_pb2.DESCRIPTOR.services_by_name["AttentionService"]
 _GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"]
-_FLUSH_SECONDS: Final = 0.5
+FLUSH_SECONDS: Final = 0.5
+"""How long last messages, and last traces, may take on their way."""
 LAST_SECONDS: Final = 2.0
 """How long a stop may take beyond its draining."""
 
@@ -47,11 +53,15 @@ SERVICES = (_ATTENTION.full_name, _GENERATION.full_name)
 
 
 class Server:
-    """A running server. Made by :meth:`start`; belongs to the event loop that it was started on."""
+    """A running server. Made by :meth:`start`; belongs to the event loop that it was started on.
 
-    def __init__(self, config: ServerConfig) -> None:
+    ``tracing`` is used in place of what the configuration asks for.
+    """
+
+    def __init__(self, config: ServerConfig, *, tracing: Tracing | None = None) -> None:
         self.config = config
         self.security = Security(config)
+        self.observatory = Observatory(config, (_ATTENTION, _GENERATION), tracing=tracing)
         self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
         self.streams = StreamRegistry(
             self.arena,
@@ -59,11 +69,11 @@ class Server:
             lease_seconds=config.idle_lease_seconds,
             tenants=self.security.tenants,
         )
-        self.scheduler = Scheduler("attention", queue_bytes=config.queue_bytes)
+        self.scheduler = self._new_worker("attention")
         self.addresses: tuple[str, ...] = ()
         """Where it listens, as gRPC targets: TCP first, with the actual port."""
-        self._generator = Scheduler("generation", queue_bytes=config.queue_bytes)
-        self._door = Door(self.security.identity, self.security.tenants)
+        self._generator = self._new_worker("generation")
+        self._door = Door(self.security, self.observatory.insight)
         self._models = Models(config.model)
         self._projections = ProjectionSets(config.projections)
         self._health = Health(
@@ -79,19 +89,24 @@ class Server:
         return self.addresses[0]
 
     @property
+    def live(self) -> bool:
+        """Whether the process need not be restarted."""
+        return self._health.live
+
+    @property
     def working(self) -> bool:
         """Whether a worker thread is alive. After :meth:`stop`: whether one had to be left behind."""
         return not (self.scheduler.ended.is_set() and self._generator.ended.is_set())
 
     @classmethod
-    async def start(cls, config: ServerConfig) -> Server:
+    async def start(cls, config: ServerConfig, *, tracing: Tracing | None = None) -> Server:
         """A server that is listening and serving, its model and projections in memory.
 
         Raises:
             InvalidSpec: an address is in use, or cannot be listened on.
             ModelError, BudgetExceeded: the model or a file of projections cannot be used.
         """
-        server = cls(config)
+        server = cls(config, tracing=tracing)
         await server.begin()
         return server
 
@@ -99,18 +114,23 @@ class Server:
         """Reads what it offers, listens and serves. Once; raises as :meth:`start`, and has then stopped."""
         try:
             self._check_addresses()
+            workers = {"attention": self.scheduler, "generation": self._generator}
+            await self.observatory.open(self.streams, workers, self._health)
             await self._generator.run(self._projections.load, cost=0)
             await self._generator.run(self._models.load, cost=0)
             await self.scheduler.run(self._take_back, cost=0)
             self._register()
             self.addresses = self._bind()
             await self._server.start()
+            self._health.begin()
         except BaseException:
             await self.stop(drain_seconds=0)
             raise
         self._tasks = [
-            asyncio.create_task(self._watch(self.scheduler, "attention", ("", *SERVICES))),
-            asyncio.create_task(self._watch(self._generator, "generation", ("", _GENERATION.full_name))),
+            asyncio.create_task(self._watch(self.scheduler, "attention", ("", LIVENESS, *SERVICES))),
+            asyncio.create_task(
+                self._watch(self._generator, "generation", ("", LIVENESS, _GENERATION.full_name))
+            ),
             asyncio.create_task(self._expire()),
             asyncio.create_task(self._refresh()),
         ]
@@ -127,6 +147,20 @@ class Server:
             self.config.model or "none",
             ", ".join(self._projections.names) or "none",
         )
+
+    def withdraw(self) -> None:
+        """Health says NOT_SERVING, and everything is still served."""
+        self._health.drain()
+
+    def reload(self, config: ServerConfig) -> Changes:
+        """Takes what may change from a configuration that was read again. Whatever raises has changed
+        nothing."""
+        changes = Changes.between(self.config, config)
+        self.config = changes.config
+        self.streams.max_streams = self.config.max_streams
+        self.observatory.reload(self.config)
+        self.security.reload()
+        return changes
 
     async def stop(self, *, drain_seconds: float | None = None) -> None:
         """Stops: not ready, no new calls, then up to ``drain_seconds`` (default: the configuration's) for the
@@ -152,9 +186,10 @@ class Server:
             log.warning("%d calls are ended after %g s of draining", self._door.inside, drain_seconds)
             self._door.cut()
         # What is left now are last messages on their way.
-        await _until(last, self._server.stop(_FLUSH_SECONDS))
+        await _until(last, self._server.stop(FLUSH_SECONDS))
         await _until(last, self._door.wait_empty())
         self.scheduler.post(self.streams.leave_all)
+        await _until(last, self.observatory.close(max(0.0, min(FLUSH_SECONDS, last - time.monotonic()))))
         for name, worker in (("generation", self._generator), ("attention", self.scheduler)):
             if not await worker.stop(seconds=max(0.0, last - time.monotonic())):
                 log.warning("the %s worker is inside a long operation and is left behind", name)
@@ -162,6 +197,10 @@ class Server:
             self.arena.close()
         if self.addresses:
             log.info("stopped")
+
+    def _new_worker(self, name: str) -> Scheduler:
+        observer = self.observatory.observer(name)
+        return Scheduler(name, queue_bytes=self.config.queue_bytes, observer=observer)
 
     def _take_back(self) -> None:
         warm.take_back(self.streams, self._projections, self.config.verify)
@@ -183,7 +222,8 @@ class Server:
             inside = self._door.handlers(service, servicer)
             self._server.add_generic_rpc_handlers((Gate(inside, self.security.identity),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME, HEALTH), self._server)
+        if self.config.reflection:
+            reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME, HEALTH), self._server)
 
     def _bind(self) -> tuple[str, ...]:
         addresses = []
@@ -214,6 +254,7 @@ class Server:
 
     def _expire_now(self) -> None:
         if count := self.streams.expire():
+            self.observatory.observer("attention").lapsed(count)
             log.info("%d idle streams were closed", count)
 
 

@@ -15,6 +15,7 @@ from rondel.server import exactly_once, forking, returns, steps
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
 from rondel.server.entries import Entry
+from rondel.server.logs import shortened
 from rondel.server.projections import ProjectionSets
 from rondel.server.replies import (
     check_reply,
@@ -210,7 +211,8 @@ class AttentionService:
         stats = session.stats(quality=request.quality)
         if stats.quality is not None and stats.quality.worrying and not entry.worried:
             entry.worried = True
-            log.warning("the keys of stream %s do not suit its storage: %s", entry.handle, stats.quality)
+            who = shortened(entry.handle)
+            log.warning("the keys of stream %s do not suit its storage: %s", who, stats.quality)
         return pb.GetStreamResponse(
             spec=spec_to_message(session.spec, in_force=True),
             epoch=self._streams.epoch,

@@ -13,6 +13,12 @@ from rondel.decoder.errors import InvalidSpec
 MIB: Final = 1 << 20
 MAX_NAME_BYTES: Final = 128
 """Bytes of the name of projections; the protos have the same number."""
+CHOICES: Final = {
+    "log_format": ("text", "json"),
+    "log_level": ("debug", "info", "warning", "error"),
+    "log_calls": ("all", "failed", "none"),
+}
+"""Settings that are one of a few words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,28 @@ class ServerConfig:
     """An export that nobody reads, or an import that nobody feeds, is ended after so long; 0 = never."""
     drain_seconds: float = 10.0
     """How long a stop may wait for calls that are at work."""
+    pre_stop_seconds: float = 0.0
+    """How long after SIGTERM everything is still served, while health says NOT_SERVING: until nobody is sent
+    here any more."""
+    reflection: bool = True
+    """Tell whoever asks which services and messages there are."""
+    admin_port: int | None = None
+    """TCP port for metrics, probes and debugging over HTTP; 0 = a free one; None = no such port, and nothing
+    is counted."""
+    channelz_port: int | None = None
+    """TCP port for gRPC's own view of its connections (grpc.channelz.v1); 0 = a free one; None = none."""
+    admin_host: str = "127.0.0.1"
+    """Address of these two; anything but loopback needs allow_public_admin."""
+    allow_public_admin: bool = False
+    """Allow an admin_host that other machines can reach: nobody is asked who they are."""
+    log_format: str = "text"
+    """Format of the log on standard error: text, or json with an object per line."""
+    log_level: str = "info"
+    """The least level that is logged: debug, info, warning or error."""
+    log_calls: str = "failed"
+    """Which calls are logged when they end: all, failed or none."""
+    tracing: bool = False
+    """Send traces by OpenTelemetry (rondel[otel]); where to and how many say its own OTEL_ variables."""
     model: str | None = None
     """Name or path of the language model; None = no text generation."""
     projections: tuple[str, ...] = ()
@@ -118,10 +146,24 @@ class ServerConfig:
         _whole("max_calls_per_connection", self.max_calls_per_connection, 1, 1 << 20)
         _whole("queue_bytes", self.queue_bytes, 1, 1 << 40)
         _whole("max_generations", self.max_generations, 1, 1 << 16)
-        for name in ("idle_lease_seconds", "stall_timeout_seconds", "drain_seconds"):
+        for name in ("idle_lease_seconds", "stall_timeout_seconds", "drain_seconds", "pre_stop_seconds"):
             seconds = getattr(self, name)
             if not (isinstance(seconds, int | float) and math.isfinite(seconds) and 0 <= seconds <= 1e8):
                 raise InvalidSpec(f"{name} must be from 0 to 1e8 seconds, got {seconds!r}", field=name)
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidSpec(
+                    f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}", field=name
+                )
+        for name in ("admin_port", "channelz_port"):
+            if (port := getattr(self, name)) is not None:
+                _whole(name, port, 0, 65535)
+        if not self.allow_public_admin and not is_loopback(self.admin_host):
+            raise InvalidSpec(
+                f"admin_host must be a loopback address unless allow_public_admin is set (others could "
+                f"watch), got {self.admin_host!r}",
+                field="admin_host",
+            )
 
     @property
     def protected(self) -> bool:

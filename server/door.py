@@ -24,8 +24,10 @@ from google.protobuf.message_factory import GetMessageClass
 from rondel.decoder.errors import DeadlineExpired, Draining, InvalidRequest, Overloaded, RondelError
 from rondel.server.bounds import bounded_texts, check_size, check_texts
 from rondel.server.errors import DETAILS_KEY, code_of, known, to_status
-from rondel.server.identity import Identity, Peer
-from rondel.server.tenants import Tenant, Tenants
+from rondel.server.identity import Peer
+from rondel.server.insight import Insight
+from rondel.server.security import Security
+from rondel.server.tenants import Tenant
 
 log = logging.getLogger("rondel.server")
 
@@ -104,11 +106,11 @@ class _Requests(AsyncIterator[Message]):
 
 
 class Door:
-    """Lets calls in, counts them, and turns errors into statuses."""
+    """Lets calls in, counts them, and turns errors into statuses; ``insight`` sees them go by."""
 
-    def __init__(self, identity: Identity, tenants: Tenants) -> None:
-        self._identity = identity
-        self._tenants = tenants
+    def __init__(self, security: Security, insight: Insight | None = None) -> None:
+        self._security = security
+        self._insight = Insight() if insight is None else insight
         self._inside: set[asyncio.Task[Any]] = set()
         self._cut: set[asyncio.Task[Any]] = set()
         self._draining = False
@@ -144,7 +146,7 @@ class Door:
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         for method in service.methods:
             handler: Handler = getattr(servicer, snake_case(method.name))
-            entry = self._entry(method, handler)
+            entry = self._insight.entry(method, self._entry(method, self._insight.handler(handler)))
             if method.client_streaming:
                 methods[method.name] = grpc.stream_unary_rpc_method_handler(entry)
             elif method.server_streaming:
@@ -202,8 +204,10 @@ class Door:
     def _let_in(self, context: _Context) -> Tenant:
         """Whose call it is: asked once, however long the call. Raises Unauthenticated, PermissionDenied,
         QuotaExceeded."""
-        name = self._identity.tenant_of(context.invocation_metadata(), context.auth_context)
-        tenant = self._tenants.get(name)
+        identity = self._security.identity
+        tenant = self._security.tenants.get(
+            identity.tenant_of(context.invocation_metadata(), context.auth_context)
+        )
         tenant.enter()
         return tenant
 

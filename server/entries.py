@@ -24,7 +24,9 @@ class Entry:
     worried: bool = False
     """The log has been told that the keys do not suit the storage."""
     exports: int = 0
-    """How many exports of it are at work. Nothing may change it meanwhile."""
+    """How many exports of it are at work."""
+    frozen: int = 0
+    """How many of those found no room to be apart from it: nothing may change it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

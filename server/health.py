@@ -13,18 +13,35 @@ import grpc
 from grpc_health.v1 import health_pb2 as pb
 from grpc_health.v1 import health_pb2_grpc
 
+LIVENESS = "liveness"
+"""The service that says whether the process must be restarted: it stays SERVING in a drain."""
 NAME = pb.DESCRIPTOR.services_by_name["Health"].full_name
 SERVING = pb.HealthCheckResponse.SERVING
 NOT_SERVING = pb.HealthCheckResponse.NOT_SERVING
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """Serving or not, by service name; ``""`` is the server as a whole."""
+    """Serving or not, by service name; ``""`` is the server as a whole, LIVENESS the process."""
 
     def __init__(self, serving: Mapping[str, bool]) -> None:
-        self._serving = dict(serving)
+        self._serving = {**serving, LIVENESS: True}
+        self._begun = False
         self._changed = asyncio.Event()
         self._ending = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server as a whole serves: it has begun, and has not ended."""
+        return self._begun and self._serving[""]
+
+    @property
+    def live(self) -> bool:
+        """Whether the process need not be restarted."""
+        return self._serving[LIVENESS]
+
+    def begin(self) -> None:
+        """The server listens; before that nobody can ask."""
+        self._begun = True
 
     def fail(self, services: Iterable[str]) -> None:
         """These services no longer serve, and never will again."""
@@ -33,10 +50,14 @@ class Health(health_pb2_grpc.HealthServicer):
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def drain(self) -> None:
+        """No service serves any more, but the process is well."""
+        self.fail([service for service in self._serving if service != LIVENESS])
+
     def end(self) -> None:
-        """No service serves any more; watches are told so and then end."""
+        """As :meth:`drain`; watches are told so and then end."""
         self._ending = True
-        self.fail(list(self._serving))
+        self.drain()
 
     async def Check(  # noqa: N802 - the name is the protocol's
         self, request: pb.HealthCheckRequest, context: grpc.aio.ServicerContext[object, object]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from rondel.server.account import CURRENT, Account
 
 
 @dataclass(slots=True, eq=False)
@@ -23,3 +25,8 @@ class Operation:
     result: Any = None
     error: Exception | None = None
     settled: bool = False
+    began: float | None = None
+    """When the worker began it; None = it never did."""
+    ended: float = 0.0
+    account: Account | None = field(default_factory=CURRENT.get)
+    """Of the call that it is for: it is made in the call's task."""

@@ -167,6 +167,8 @@ class Scheduler:
         for operation in batch:
             self._waiting -= 1
             self._waiting_bytes -= operation.cost
+            if operation.account is not None and operation.began is not None:
+                operation.account.worked(operation.arrived, operation.began, operation.ended)
             if operation.future.done():
                 continue
             if operation.error is not None:
@@ -195,6 +197,8 @@ class Scheduler:
                 batch += together
                 self._carry_out(together, now)
                 now = self._clock()
+                for operation in together:
+                    operation.ended = now
                 if now - began > _SLICE_SECONDS:
                     break
                 try:
@@ -243,6 +247,7 @@ class Scheduler:
                     "the deadline passed before the work began; nothing was done"
                 )
             else:
+                operation.began = now
                 begun.append(operation)
         if not begun:
             return

@@ -189,11 +189,13 @@ class TenantStreams:
         return entry
 
     def get_to_change(self, handle: str, epoch: int) -> Entry:
-        """:meth:`get` for what changes the stream. Raises SessionBusy, too, while it is being exported."""
+        """:meth:`get` for what changes the stream. Raises SessionBusy, too, while it is being exported and
+        there was no room for the copies that its changes would need."""
         entry = self.get(handle, epoch)
-        if entry.exports:
+        if entry.frozen:
             raise SessionBusy(
-                f"stream {handle} is being exported; it takes changes again when that has ended",
+                f"stream {handle} is being exported, and there is no room for copies of what would change; "
+                f"it takes changes again when that has ended",
                 handle=handle,
             )
         return entry

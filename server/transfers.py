@@ -1,9 +1,10 @@
 """Snapshots over the wire: ExportStream and ImportStream, a piece at a time.
 
 Every piece is an operation of its own on the scheduler's worker, so a large stream does not keep the others
-waiting; between two pieces the call waits for its caller, never the worker for the call. While a stream is
-exported nothing changes it: what would is refused, since waiting would have no bound but the slowest
-reader's, and copying the stream first would take as much memory again.
+waiting; between two pieces the call waits for its caller, never the worker for the call. A stream that is
+exported can be changed meanwhile: the export holds its pages as a fork does, and what is written to is copied
+first. Where the arena has no room for such copies nothing changes the stream until the export has ended: what
+would is refused, since waiting would have no bound but the slowest reader's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from rondel.decoder.errors import DeadlineExpired, InvalidRequest, StreamClosed
+from rondel.decoder.errors import BudgetExceeded, DeadlineExpired, InvalidRequest, StreamClosed
 from rondel.decoder.projection import Projections
 from rondel.decoder.restore import Restoring
 from rondel.decoder.session import DecoderSession
@@ -120,22 +121,30 @@ class _Export:
         self._piece_bytes = piece_bytes
         self._entry: Entry | None = None
         self._pieces: SnapshotPieces | None = None
+        self._freezes = False
 
     def next(self) -> bytes:
         """The next bytes; none at the end."""
         streams = self._streams.of(self._tenant)
         entry = streams.get(self._stream.handle, self._stream.epoch)  # which also renews its lease
         if self._pieces is None:
-            self._pieces = entry.session.snapshot_pieces(at_most=self._piece_bytes)
+            try:
+                self._pieces = entry.session.snapshot_pieces(at_most=self._piece_bytes, apart=True)
+            except BudgetExceeded:
+                self._pieces = entry.session.snapshot_pieces(at_most=self._piece_bytes)
+                entry.frozen += 1
+                self._freezes = True
             self.total_bytes = self._pieces.total_bytes
             self._entry = entry
             entry.exports += 1
         return next(self._pieces, b"")
 
     def close(self) -> None:
-        """Lets the stream change again."""
-        if self._entry is not None:
+        """Gives back what it holds, and lets the stream change again."""
+        if self._entry is not None and self._pieces is not None:
+            self._pieces.close()
             self._entry.exports -= 1
+            self._entry.frozen -= self._freezes
             self._entry = None
 
 

@@ -7,6 +7,7 @@ import logging
 from rondel.decoder.attach import AttachedStream, attach
 from rondel.decoder.errors import InvalidLayer, InvalidShape, ProjectionNotFound
 from rondel.decoder.projection import fitted
+from rondel.server.logs import shortened
 from rondel.server.projections import ProjectionSets
 from rondel.server.streams import StreamRegistry
 from rondel.server.tags import Tag
@@ -31,7 +32,7 @@ def take_back(streams: StreamRegistry, projections: ProjectionSets, verify: str)
 def _registered(stream: AttachedStream, streams: StreamRegistry, projections: ProjectionSets) -> bool:
     tag = Tag.decode(stream.tag)
     if stream.session is None or tag is None:
-        who = "a stream" if tag is None else f"stream {tag.handle}"
+        who = "a stream" if tag is None else f"stream {shortened(tag.handle)}"
         log.warning("%s is set aside: %s", who, stream.reason or "it is none of a server's")
         if stream.session is not None:
             stream.session.detach()
@@ -40,6 +41,7 @@ def _registered(stream: AttachedStream, streams: StreamRegistry, projections: Pr
         named = projections.get(tag.projections)
         stream.session.projections = fitted(named, stream.session.spec)
     except (ProjectionNotFound, InvalidLayer, InvalidShape) as error:
-        log.warning("stream %s goes on without its projections: %s", tag.handle, error.message)
+        who = shortened(tag.handle)
+        log.warning("stream %s goes on without its projections: %s", who, error.message)
     streams.take_back(tag, stream.session)
     return True

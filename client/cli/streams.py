@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rondel.client.sync import AttentionClient
 
 DEFAULT_SERVER: Final = "127.0.0.1:7411"
+STANDARD: Final = "-"
+"""In place of a file: standard output or input. A file of that name is ./-"""
 
 app = typer.Typer(
     help="Write a server's streams to files, and open streams from files.", no_args_is_help=True
@@ -32,32 +35,37 @@ Timeout = Annotated[float, typer.Option(help="Seconds for the whole of it.")]
 @app.command("export")
 def export_command(
     handle: Annotated[str, typer.Argument(help="The stream's handle.")],
-    file: Annotated[Path, typer.Argument(help="Where to; a file that is there is replaced.")],
+    file: Annotated[
+        str, typer.Argument(help="Where to; a file that is there is replaced. - is standard output.")
+    ],
     server: Server = DEFAULT_SERVER,
     timeout: Timeout = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Write a stream's snapshot to a file that only its owner may read.
+    """Write a stream's snapshot to a file that only its owner may read; - is standard output.
 
-    The file appears under its name whole or not at all. Until it has, nothing else may change the stream.
+    The file appears under its name whole or not at all. Standard output holds a part of it after an error,
+    which no import takes.
     """
-    if file.exists() and not file.is_file():
+    if file == STANDARD and as_json:
+        raise WrongUsage("the snapshot goes to standard output, there is no room for --json")
+    if file != STANDARD and os.path.exists(file) and not os.path.isfile(file):
         raise WrongUsage(f"{file} is there and is no file")
     with (
         _connected(server, timeout) as client,
-        replaced(file) as to,
+        _stdout() if file == STANDARD else replaced(Path(file)) as to,
         progress(f"exporting {handle}") as report,
     ):
         size = client.export_stream(handle, to, timeout=timeout, progress=report)
     if as_json:
-        print_json({"handle": handle, "file": str(file), "bytes": size})
+        print_json({"handle": handle, "file": file, "bytes": size})
     else:
-        print_note(f"{human_bytes(size)} in {file}")
+        print_note(f"{human_bytes(size)} in {'standard output' if file == STANDARD else file}")
 
 
 @app.command("import")
 def import_command(
-    file: Annotated[Path, typer.Argument(help="A snapshot.")],
+    file: Annotated[str, typer.Argument(help="A snapshot; - is standard input.")],
     server: Server = DEFAULT_SERVER,
     projections: Annotated[
         str, typer.Option(help="Name of projections that the server has, for steps from embeddings.")
@@ -66,8 +74,8 @@ def import_command(
     as_json: Json = False,
 ) -> None:
     """Open a stream from a snapshot and print its handle. It stays until it is closed or its lease ends."""
-    with open(file, "rb") as source, _connected(server, timeout) as client:
-        with progress(f"importing {file.name}") as report:
+    with _source(file) as source, _connected(server, timeout) as client:
+        with progress(f"importing {os.path.basename(file)}") as report:
             stream = client.import_stream(source, projections=projections, timeout=timeout, progress=report)
         stream.leave_open()
     if as_json:
@@ -75,6 +83,24 @@ def import_command(
     else:
         print_note(f"a stream of {stream.length} tokens is open")
         typer.echo(stream.handle)
+
+
+@contextmanager
+def _stdout() -> Iterator[IO[bytes]]:
+    """Standard output, for bytes; flushed when the block has ended well."""
+    if sys.stdout.isatty():
+        raise WrongUsage("a snapshot is no text for a terminal: redirect standard output, or name a file")
+    yield sys.stdout.buffer
+    sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _source(file: str) -> Iterator[IO[bytes]]:
+    if file == STANDARD:
+        yield sys.stdin.buffer
+    else:
+        with open(file, "rb") as source:
+            yield source
 
 
 @contextmanager

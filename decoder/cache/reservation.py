@@ -157,6 +157,13 @@ class Reservation:
             raise
         return fork
 
+    def hold(self, *, copies: bool) -> Reservation:
+        """A reservation of the same pages as they are now, for reading; with ``copies`` it has room for one
+        of each, so that this one can go on writing to all of them. Raises BudgetExceeded."""
+        with self._arena._lock:
+            own = dict(self._held()) if copies else {}
+        return self.fork({}, own)
+
     def own(self, places: Sequence[Place]) -> None:
         """Have these pages to ourselves, to write to them: a shared one is copied, its place names the copy.
 
@@ -241,6 +248,10 @@ class Reservation:
         if self.record is not None:
             self.record.pages.release()
         return freed
+
+    def abandon(self) -> None:
+        """Have it left at the next occasion; see ``Arena.abandon``."""
+        self._arena.abandon(self)
 
     def leave(self) -> None:
         """End without being closed: what is published in a file stays there as it is; else release."""

@@ -107,6 +107,9 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
             "projections must have names of their own",
         ),
         (["serve", "--max-streams", "0"], "max_streams must be an integer from 1"),
+        (["serve", "--admin-host", "0.0.0.0"], "admin_host must be a loopback address"),
+        (["serve", "--log-level", "loud"], "log_level must be one of debug, info, warning, error"),
+        (["serve", "--config", "/nowhere/rondel.toml"], "cannot read /nowhere/rondel.toml: No such file"),
     ],
 )
 def test_options_that_cannot_be_are_wrong_usage_before_any_work(args: list[str], text: str) -> None:
@@ -229,7 +232,9 @@ def test_serve_offers_every_setting_with_its_default() -> None:
     shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300"}).stdout
     for field in fields(ServerConfig):
         line = next(line for line in shown.splitlines() if f"--{field.name.replace('_', '-')} " in line)
-        if field.default not in (None, False, ()):
+        if field.default is True:
+            assert f"--no-{field.name.replace('_', '-')} " in line
+        elif field.default not in (None, False, ()):
             assert f"[default: {field.default}]" in line
 
 

@@ -66,6 +66,26 @@ def test_json(address: str, tmp_path: Path) -> None:
     assert done == {"handle": made["handle"], "file": str(file), "bytes": len(RAW)}
 
 
+def piped(tmp_path: Path, *args: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "rondel.client.cli", "streams", *args]
+    return subprocess.run(command, cwd=tmp_path, input=data, capture_output=True, timeout=60, check=False)
+
+
+def test_standard_output_and_input(address: str, tmp_path: Path) -> None:
+    imported = piped(tmp_path, "import", "-", "--server", address, data=RAW)
+    assert imported.returncode == 0, imported.stderr
+    handle = imported.stdout.decode().strip()
+    exported = piped(tmp_path, "export", handle, "-", "--server", address)
+    assert exported.returncode == 0, exported.stderr
+    assert exported.stdout == RAW
+    assert list(tmp_path.iterdir()) == []
+    with_json = piped(tmp_path, "export", handle, "-", "--server", address, "--json")
+    assert (with_json.returncode, with_json.stdout) == (2, b"")
+    assert b"--json" in with_json.stderr
+    assert piped(tmp_path, "export", handle, "./-", "--server", address).returncode == 0
+    assert (tmp_path / "-").read_bytes() == RAW
+
+
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [

@@ -61,6 +61,7 @@ def once(after: float, act: Callable[[], object]) -> Callable[[View], None]:
     return show
 
 
+@pytest.mark.alone
 def test_a_stall_is_seen_by_all_who_would_have_come_meanwhile() -> None:
     """Coordinated omission: only two operations are under way while the server stands still for 2 s, but at
     100 per second 200 come due. All of them have waited; hardly any took long once it was sent."""

@@ -149,6 +149,7 @@ async def test_stopping_twice_is_harmless_and_frees_everything(server: Server, c
     assert server.arena.stats().reserved == 0
 
 
+@pytest.mark.alone
 async def test_idle_connections_do_not_starve_others(server: Server, connect: Connect) -> None:
     client = connect(server.address)
     watches = [health(client).Watch(health_pb2.HealthCheckRequest()) for _ in range(200)]

@@ -36,8 +36,7 @@ class AttentionServiceStub:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
@@ -131,8 +130,7 @@ class AttentionServiceServicer:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
@@ -232,8 +230,10 @@ class AttentionServiceServicer:
 
     def ExportStream(self, request, context):
         """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
-        bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
-        SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+        bit: the stream as it was when the call began. Changes nothing, and the stream can be used and changed while it
+        runs: what is written to meanwhile is copied first, and room for that is reserved. Where there is no such room the
+        stream can only be attended to, and what would change it fails with SESSION_BUSY, and may be repeated when the
+        export has ended. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
         (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
         it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
         """
@@ -339,8 +339,7 @@ class AttentionService:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
