@@ -212,9 +212,7 @@ class Server:
             check_unix(self.config.unix_path)
 
     def _register(self) -> None:
-        attention = AttentionService(
-            self.config, self.streams, self.scheduler, self._projections, __version__
-        )
+        attention = AttentionService(self.config, self.streams, self.scheduler, self._projections)
         generation = GenerationService(
             self.config, self.arena, self.security.tenants, self._generator, self._models
         )

@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from rondel.decoder import kernels, pool
 from rondel.decoder.errors import InvalidRequest
 from rondel.server import exactly_once, forking, returns, steps
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
 from rondel.server.entries import Entry
+from rondel.server.info import server_info
+from rondel.server.listing import list_streams
 from rondel.server.logs import shortened
 from rondel.server.projections import ProjectionSets
 from rondel.server.replies import (
@@ -34,6 +35,7 @@ from rondel.server.transfers import Transfers
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import options_from_message
 from rondel.v1.specs import spec_from_message, spec_to_message
+from rondel.v1.tenant_pb2 import ListStreamsRequest, ListStreamsResponse
 from rondel.v1.wire import from_tensor, to_tensor
 
 log = logging.getLogger("rondel.server")
@@ -51,13 +53,11 @@ class AttentionService:
         streams: StreamRegistry,
         scheduler: Scheduler,
         projections: ProjectionSets,
-        version: str,
     ) -> None:
         self._config = config
         self._streams = streams
         self._scheduler = scheduler
         self._projections = projections
-        self._version = version
         self._stepping = Stepping(config, streams)
         self._transfers = Transfers(config, streams, scheduler, projections)
         self._lease_ms = milliseconds(config.idle_lease_seconds)
@@ -101,6 +101,9 @@ class AttentionService:
 
     async def get_stream(self, request: pb.GetStreamRequest, call: Call) -> pb.GetStreamResponse:
         return await self._on_worker(self._get, request, call)
+
+    async def list_streams(self, request: ListStreamsRequest, call: Call) -> ListStreamsResponse:
+        return await self._on_worker(list_streams, request, call)
 
     async def close_stream(self, request: pb.CloseStreamRequest, call: Call) -> pb.CloseStreamResponse:
         return await self._on_worker(self._close, request, call)
@@ -238,29 +241,7 @@ class AttentionService:
         )
 
     def _info(self, request: pb.GetServerInfoRequest, streams: TenantStreams) -> pb.GetServerInfoResponse:
-        memory = self._streams.arena.stats()
-        return pb.GetServerInfoResponse(
-            version=self._version,
-            tier=kernels.TIER,
-            epoch=self._streams.epoch,
-            limits=pb.ServerLimits(
-                max_message_bytes=self._config.max_message_bytes,
-                max_streams=self._config.max_streams,
-                max_queue_bytes=self._config.queue_bytes,
-                max_step_items=self._config.max_step_items,
-                idle_lease_ms=self._lease_ms,
-                stall_timeout_ms=milliseconds(self._config.stall_timeout_seconds),
-            ),
-            memory=pb.MemoryInfo(
-                budget=memory.budget,
-                reserved=memory.reserved,
-                resident=memory.resident,
-                shared=memory.shared,
-            ),
-            streams=len(streams),
-            threads=pool.threads(),
-            projections=self._projections.names,
-        )
+        return server_info(self._config, self._streams, self._projections, streams.tenant.name)
 
 
 def _entry(streams: TenantStreams, stream: pb.StreamRef) -> Entry:

@@ -21,6 +21,8 @@ class Entry:
     """Name of its projections."""
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
+    serial: int = 0
+    """Counts the streams of a tenant from 1, in the order in which they came."""
     worried: bool = False
     """The log has been told that the keys do not suit the storage."""
     exports: int = 0

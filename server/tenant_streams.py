@@ -47,6 +47,7 @@ class TenantStreams:
         self._opened: dict[str, Entry] = {}
         self._prefixes: dict[str, Entry] = {}
         self._closed: OrderedDict[str, Closed] = OrderedDict()
+        self._serial = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -120,10 +121,16 @@ class TenantStreams:
     def add(self, session: DecoderSession, tag: Tag) -> Entry:
         """The stream of a session whose tag is in the arena's file, if there is one."""
         entry = Entry(tag.handle, session, tag.open_id, self._registry.clock(), tag.origin, tag.projections)
+        self._serial += 1
+        entry.serial = self._serial
         self._entries[entry.handle] = entry
         if entry.open_id:
             self._opened[entry.open_id] = entry
         return entry
+
+    def idle_seconds(self, entry: Entry) -> float:
+        """How long nobody has named a stream."""
+        return max(0.0, self._registry.clock() - entry.last_used)
 
     def keep(self, entry: Entry, prefix_name: str) -> None:
         """Give a stream a name that others may begin with."""

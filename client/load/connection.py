@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Unpack
 
 from rondel.client import calls
+from rondel.client.access import AccessOptions
 from rondel.client.aio import AsyncAttentionClient
 from rondel.client.calls import ask
 from rondel.decoder.errors import StreamClosed, StreamNotFound
@@ -19,8 +21,8 @@ class Connection(AsyncAttentionClient):
     Made within the running loop.
     """
 
-    def __init__(self, target: str, *, timeout: float) -> None:
-        super().__init__(target, timeout=timeout)
+    def __init__(self, target: str, *, timeout: float, **access: Unpack[AccessOptions]) -> None:
+        super().__init__(target, timeout=timeout, **access)
         self.breaks = 0
         """How often the connection was broken."""
         self._whole = 0

@@ -159,5 +159,5 @@ def _handles(members: Sequence[Member]) -> list[str]:
 async def _close(plan: Plan, handles: Sequence[str]) -> int:
     if not handles:
         return 0
-    async with Connection(plan.target, timeout=plan.timeout) as connection:
+    async with Connection(plan.target, timeout=plan.timeout, **plan.access) as connection:
         return sum([await connection.close_handle(handle) for handle in handles])

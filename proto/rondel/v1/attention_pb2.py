@@ -25,76 +25,77 @@ _sym_db = _symbol_database.Default()
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from rondel.v1 import options_pb2 as rondel_dot_v1_dot_options__pb2
 from rondel.v1 import spec_pb2 as rondel_dot_v1_dot_spec__pb2
+from rondel.v1 import tenant_pb2 as rondel_dot_v1_dot_tenant__pb2
 from rondel.v1 import tensor_pb2 as rondel_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rondel/v1/attention.proto\x12\trondel.v1\x1a\x17google/rpc/status.proto\x1a\x17rondel/v1/options.proto\x1a\x14rondel/v1/spec.proto\x1a\x16rondel/v1/tensor.proto\"*\n\tStreamRef\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\xa6\x01\n\x11OpenStreamRequest\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0bprojections\x18\x14 \x01(\t\x12\x13\n\x0b\x66rom_prefix\x18\x15 \x01(\t\x12\x1b\n\x0emax_new_tokens\x18\x16 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_max_new_tokens\"\xf2\x01\n\x12OpenStreamResponse\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x16\n\tmax_chunk\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x62ytes_reserved\x18\x06 \x01(\x03\x12#\n\x04spec\x18\x07 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\x15\n\ridle_lease_ms\x18\x08 \x01(\x03\x12\x15\n\rlayer_lengths\x18\t \x03(\x03\x42\x0c\n\n_max_chunk\"\xb1\x01\n\x12\x41ppendTokenRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x13\n\x0b\x66irst_layer\x18\x04 \x01(\r\x12\x1c\n\x01k\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01v\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\"X\n\x13\x41ppendTokenResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\x12\x14\n\x0clayer_length\x18\x02 \x01(\x03\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"\x91\x02\n\rAttendRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\r\n\x05layer\x18\x03 \x01(\r\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x01q\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x12\n\nreturn_lse\x18\x06 \x01(\x08\x12)\n\x07options\x18\x07 \x01(\x0b\x32\x18.rondel.v1.AttendOptions\x12\x16\n\x0ereturn_entropy\x18\x08 \x01(\x08\x12\r\n\x05top_k\x18\t \x01(\r\x12\x0f\n\x07\x65xplain\x18\n \x01(\x08\x42\x0b\n\t_position\"\xfa\x01\n\x0e\x41ttendResponse\x12\x1e\n\x03out\x18\x01 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1e\n\x03lse\x18\x02 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x18\n\x10\x63ommitted_length\x18\x03 \x01(\x03\x12\"\n\x07\x65ntropy\x18\x04 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x15\n\rtop_positions\x18\x05 \x03(\x03\x12&\n\x0btop_weights\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12+\n\x0b\x65xplanation\x18\x07 \x01(\x0b\x32\x16.rondel.v1.Explanation\"@\n\x0bStepRequest\x12\r\n\x05layer\x18\x01 \x01(\r\x12\"\n\x05items\x18\x02 \x03(\x0b\x32\x13.rondel.v1.StepItem\"\x96\x02\n\x08StepItem\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x1c\n\x01q\x18\x04 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01k\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01v\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x12\n\nreturn_lse\x18\x07 \x01(\x08\x12%\n\nembeddings\x18\x14 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12)\n\x07options\x18\x08 \x01(\x0b\x32\x18.rondel.v1.AttendOptions\"6\n\x0cStepResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.rondel.v1.StepResult\"\xb3\x01\n\nStepResult\x12\"\n\x06status\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\x12\x1e\n\x03out\x18\x02 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1e\n\x03lse\x18\x03 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x14\n\x0clayer_length\x18\x05 \x01(\x03\x12\x11\n\tduplicate\x18\x06 \x01(\x08\"\xb6\x01\n\x11\x46orkStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0e\n\x06length\x18\x03 \x01(\x03\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x1b\n\x0emax_new_tokens\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0bprefix_name\x18\x06 \x01(\tB\x11\n\x0f_max_new_tokens\"C\n\x12\x46orkStreamResponse\x12-\n\x06stream\x18\x01 \x01(\x0b\x32\x1d.rondel.v1.OpenStreamResponse\"u\n\x15TruncateStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0e\n\x06length\x18\x03 \x01(\x03\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"F\n\x16TruncateStreamResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x02 \x01(\x03\"M\n\x11SealStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\".\n\x12SealStreamResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\"I\n\x10GetStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x0f\n\x07quality\x18\x02 \x01(\x08\"\x82\x03\n\x11GetStreamResponse\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x15\n\rlayer_lengths\x18\x05 \x03(\x03\x12\x12\n\nhigh_water\x18\x06 \x01(\x03\x12\x12\n\nmin_length\x18\x07 \x01(\x03\x12\x16\n\tmax_chunk\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x62ytes_reserved\x18\t \x01(\x03\x12\x16\n\x0e\x62ytes_resident\x18\n \x01(\x03\x12\x16\n\x0e\x62its_per_value\x18\x0b \x01(\x01\x12\r\n\x05pages\x18\x0c \x01(\x03\x12\x0e\n\x06sealed\x18\r \x01(\x08\x12\x14\n\x0c\x62ytes_shared\x18\x0e \x01(\x03\x12)\n\x07quality\x18\x14 \x01(\x0b\x32\x18.rondel.v1.StreamQualityB\x0c\n\n_max_chunk\"i\n\rStreamQuality\x12\x13\n\x0bscore_error\x18\x01 \x01(\x01\x12\x13\n\x0bworst_layer\x18\x02 \x01(\r\x12\x15\n\routlier_ratio\x18\x03 \x01(\x01\x12\x17\n\x0f\x63\x61pped_channels\x18\x04 \x01(\r\"N\n\x12\x43loseStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"G\n\x13\x43loseStreamResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\x12\x16\n\x0e\x62ytes_released\x18\x02 \x01(\x03\"S\n\x13\x45xportStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x16\n\x0emax_data_bytes\x18\x02 \x01(\r\"9\n\x14\x45xportStreamResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\"L\n\x13ImportStreamRequest\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0bprojections\x18\x03 \x01(\t\"Z\n\x14ImportStreamResponse\x12-\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.rondel.v1.OpenStreamResponse\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\"\x16\n\x14GetServerInfoRequest\"\xcc\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0c\n\x04tier\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\'\n\x06limits\x18\x04 \x01(\x0b\x32\x17.rondel.v1.ServerLimits\x12%\n\x06memory\x18\x05 \x01(\x0b\x32\x15.rondel.v1.MemoryInfo\x12\x0f\n\x07streams\x18\x06 \x01(\x03\x12\x0f\n\x07threads\x18\x07 \x01(\r\x12\x13\n\x0bprojections\x18\x14 \x03(\t\"\xa0\x01\n\x0cServerLimits\x12\x19\n\x11max_message_bytes\x18\x01 \x01(\x03\x12\x13\n\x0bmax_streams\x18\x02 \x01(\x03\x12\x17\n\x0fmax_queue_bytes\x18\x03 \x01(\x03\x12\x16\n\x0emax_step_items\x18\x04 \x01(\x03\x12\x15\n\ridle_lease_ms\x18\x05 \x01(\x03\x12\x18\n\x10stall_timeout_ms\x18\x06 \x01(\x03\"P\n\nMemoryInfo\x12\x0e\n\x06\x62udget\x18\x01 \x01(\x03\x12\x10\n\x08reserved\x18\x02 \x01(\x03\x12\x10\n\x08resident\x18\x03 \x01(\x03\x12\x0e\n\x06shared\x18\x04 \x01(\x03\x32\xa0\x07\n\x10\x41ttentionService\x12I\n\nOpenStream\x12\x1c.rondel.v1.OpenStreamRequest\x1a\x1d.rondel.v1.OpenStreamResponse\x12L\n\x0b\x41ppendToken\x12\x1d.rondel.v1.AppendTokenRequest\x1a\x1e.rondel.v1.AppendTokenResponse\x12=\n\x06\x41ttend\x12\x18.rondel.v1.AttendRequest\x1a\x19.rondel.v1.AttendResponse\x12\x37\n\x04Step\x12\x16.rondel.v1.StepRequest\x1a\x17.rondel.v1.StepResponse\x12I\n\nForkStream\x12\x1c.rondel.v1.ForkStreamRequest\x1a\x1d.rondel.v1.ForkStreamResponse\x12U\n\x0eTruncateStream\x12 .rondel.v1.TruncateStreamRequest\x1a!.rondel.v1.TruncateStreamResponse\x12I\n\nSealStream\x12\x1c.rondel.v1.SealStreamRequest\x1a\x1d.rondel.v1.SealStreamResponse\x12\x46\n\tGetStream\x12\x1b.rondel.v1.GetStreamRequest\x1a\x1c.rondel.v1.GetStreamResponse\x12L\n\x0b\x43loseStream\x12\x1d.rondel.v1.CloseStreamRequest\x1a\x1e.rondel.v1.CloseStreamResponse\x12Q\n\x0c\x45xportStream\x12\x1e.rondel.v1.ExportStreamRequest\x1a\x1f.rondel.v1.ExportStreamResponse0\x01\x12Q\n\x0cImportStream\x12\x1e.rondel.v1.ImportStreamRequest\x1a\x1f.rondel.v1.ImportStreamResponse(\x01\x12R\n\rGetServerInfo\x12\x1f.rondel.v1.GetServerInfoRequest\x1a .rondel.v1.GetServerInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rondel/v1/attention.proto\x12\trondel.v1\x1a\x17google/rpc/status.proto\x1a\x17rondel/v1/options.proto\x1a\x14rondel/v1/spec.proto\x1a\x16rondel/v1/tenant.proto\x1a\x16rondel/v1/tensor.proto\"*\n\tStreamRef\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\xa6\x01\n\x11OpenStreamRequest\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0bprojections\x18\x14 \x01(\t\x12\x13\n\x0b\x66rom_prefix\x18\x15 \x01(\t\x12\x1b\n\x0emax_new_tokens\x18\x16 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_max_new_tokens\"\xf2\x01\n\x12OpenStreamResponse\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x16\n\tmax_chunk\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x62ytes_reserved\x18\x06 \x01(\x03\x12#\n\x04spec\x18\x07 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\x15\n\ridle_lease_ms\x18\x08 \x01(\x03\x12\x15\n\rlayer_lengths\x18\t \x03(\x03\x42\x0c\n\n_max_chunk\"\xb1\x01\n\x12\x41ppendTokenRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x13\n\x0b\x66irst_layer\x18\x04 \x01(\r\x12\x1c\n\x01k\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01v\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\"X\n\x13\x41ppendTokenResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\x12\x14\n\x0clayer_length\x18\x02 \x01(\x03\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"\x91\x02\n\rAttendRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\r\n\x05layer\x18\x03 \x01(\r\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x01q\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x12\n\nreturn_lse\x18\x06 \x01(\x08\x12)\n\x07options\x18\x07 \x01(\x0b\x32\x18.rondel.v1.AttendOptions\x12\x16\n\x0ereturn_entropy\x18\x08 \x01(\x08\x12\r\n\x05top_k\x18\t \x01(\r\x12\x0f\n\x07\x65xplain\x18\n \x01(\x08\x42\x0b\n\t_position\"\xfa\x01\n\x0e\x41ttendResponse\x12\x1e\n\x03out\x18\x01 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1e\n\x03lse\x18\x02 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x18\n\x10\x63ommitted_length\x18\x03 \x01(\x03\x12\"\n\x07\x65ntropy\x18\x04 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x15\n\rtop_positions\x18\x05 \x03(\x03\x12&\n\x0btop_weights\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12+\n\x0b\x65xplanation\x18\x07 \x01(\x0b\x32\x16.rondel.v1.Explanation\"@\n\x0bStepRequest\x12\r\n\x05layer\x18\x01 \x01(\r\x12\"\n\x05items\x18\x02 \x03(\x0b\x32\x13.rondel.v1.StepItem\"\x96\x02\n\x08StepItem\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x1c\n\x01q\x18\x04 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01k\x18\x05 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1c\n\x01v\x18\x06 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x12\n\nreturn_lse\x18\x07 \x01(\x08\x12%\n\nembeddings\x18\x14 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12)\n\x07options\x18\x08 \x01(\x0b\x32\x18.rondel.v1.AttendOptions\"6\n\x0cStepResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.rondel.v1.StepResult\"\xb3\x01\n\nStepResult\x12\"\n\x06status\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\x12\x1e\n\x03out\x18\x02 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x1e\n\x03lse\x18\x03 \x01(\x0b\x32\x11.rondel.v1.Tensor\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x14\n\x0clayer_length\x18\x05 \x01(\x03\x12\x11\n\tduplicate\x18\x06 \x01(\x08\"\xb6\x01\n\x11\x46orkStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0e\n\x06length\x18\x03 \x01(\x03\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x1b\n\x0emax_new_tokens\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0bprefix_name\x18\x06 \x01(\tB\x11\n\x0f_max_new_tokens\"C\n\x12\x46orkStreamResponse\x12-\n\x06stream\x18\x01 \x01(\x0b\x32\x1d.rondel.v1.OpenStreamResponse\"u\n\x15TruncateStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0e\n\x06length\x18\x03 \x01(\x03\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"F\n\x16TruncateStreamResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x02 \x01(\x03\"M\n\x11SealStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\ngeneration\x18\x02 \x01(\x03\".\n\x12SealStreamResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\"I\n\x10GetStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x0f\n\x07quality\x18\x02 \x01(\x08\"\x82\x03\n\x11GetStreamResponse\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.rondel.v1.StreamSpec\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\x03\x12\x15\n\rlayer_lengths\x18\x05 \x03(\x03\x12\x12\n\nhigh_water\x18\x06 \x01(\x03\x12\x12\n\nmin_length\x18\x07 \x01(\x03\x12\x16\n\tmax_chunk\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x62ytes_reserved\x18\t \x01(\x03\x12\x16\n\x0e\x62ytes_resident\x18\n \x01(\x03\x12\x16\n\x0e\x62its_per_value\x18\x0b \x01(\x01\x12\r\n\x05pages\x18\x0c \x01(\x03\x12\x0e\n\x06sealed\x18\r \x01(\x08\x12\x14\n\x0c\x62ytes_shared\x18\x0e \x01(\x03\x12)\n\x07quality\x18\x14 \x01(\x0b\x32\x18.rondel.v1.StreamQualityB\x0c\n\n_max_chunk\"i\n\rStreamQuality\x12\x13\n\x0bscore_error\x18\x01 \x01(\x01\x12\x13\n\x0bworst_layer\x18\x02 \x01(\r\x12\x15\n\routlier_ratio\x18\x03 \x01(\x01\x12\x17\n\x0f\x63\x61pped_channels\x18\x04 \x01(\r\"N\n\x12\x43loseStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"G\n\x13\x43loseStreamResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\x03\x12\x16\n\x0e\x62ytes_released\x18\x02 \x01(\x03\"S\n\x13\x45xportStreamRequest\x12$\n\x06stream\x18\x01 \x01(\x0b\x32\x14.rondel.v1.StreamRef\x12\x16\n\x0emax_data_bytes\x18\x02 \x01(\r\"9\n\x14\x45xportStreamResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\"L\n\x13ImportStreamRequest\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0bprojections\x18\x03 \x01(\t\"Z\n\x14ImportStreamResponse\x12-\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.rondel.v1.OpenStreamResponse\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\"\x16\n\x14GetServerInfoRequest\"\xf3\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0c\n\x04tier\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\'\n\x06limits\x18\x04 \x01(\x0b\x32\x17.rondel.v1.ServerLimits\x12%\n\x06memory\x18\x05 \x01(\x0b\x32\x15.rondel.v1.MemoryInfo\x12\x0f\n\x07streams\x18\x06 \x01(\x03\x12\x0f\n\x07threads\x18\x07 \x01(\r\x12\x13\n\x0bprojections\x18\x14 \x03(\t\x12%\n\x06tenant\x18\x1e \x01(\x0b\x32\x15.rondel.v1.TenantInfo\"\xa0\x01\n\x0cServerLimits\x12\x19\n\x11max_message_bytes\x18\x01 \x01(\x03\x12\x13\n\x0bmax_streams\x18\x02 \x01(\x03\x12\x17\n\x0fmax_queue_bytes\x18\x03 \x01(\x03\x12\x16\n\x0emax_step_items\x18\x04 \x01(\x03\x12\x15\n\ridle_lease_ms\x18\x05 \x01(\x03\x12\x18\n\x10stall_timeout_ms\x18\x06 \x01(\x03\"P\n\nMemoryInfo\x12\x0e\n\x06\x62udget\x18\x01 \x01(\x03\x12\x10\n\x08reserved\x18\x02 \x01(\x03\x12\x10\n\x08resident\x18\x03 \x01(\x03\x12\x0e\n\x06shared\x18\x04 \x01(\x03\x32\xee\x07\n\x10\x41ttentionService\x12I\n\nOpenStream\x12\x1c.rondel.v1.OpenStreamRequest\x1a\x1d.rondel.v1.OpenStreamResponse\x12L\n\x0b\x41ppendToken\x12\x1d.rondel.v1.AppendTokenRequest\x1a\x1e.rondel.v1.AppendTokenResponse\x12=\n\x06\x41ttend\x12\x18.rondel.v1.AttendRequest\x1a\x19.rondel.v1.AttendResponse\x12\x37\n\x04Step\x12\x16.rondel.v1.StepRequest\x1a\x17.rondel.v1.StepResponse\x12I\n\nForkStream\x12\x1c.rondel.v1.ForkStreamRequest\x1a\x1d.rondel.v1.ForkStreamResponse\x12U\n\x0eTruncateStream\x12 .rondel.v1.TruncateStreamRequest\x1a!.rondel.v1.TruncateStreamResponse\x12I\n\nSealStream\x12\x1c.rondel.v1.SealStreamRequest\x1a\x1d.rondel.v1.SealStreamResponse\x12L\n\x0bListStreams\x12\x1d.rondel.v1.ListStreamsRequest\x1a\x1e.rondel.v1.ListStreamsResponse\x12\x46\n\tGetStream\x12\x1b.rondel.v1.GetStreamRequest\x1a\x1c.rondel.v1.GetStreamResponse\x12L\n\x0b\x43loseStream\x12\x1d.rondel.v1.CloseStreamRequest\x1a\x1e.rondel.v1.CloseStreamResponse\x12Q\n\x0c\x45xportStream\x12\x1e.rondel.v1.ExportStreamRequest\x1a\x1f.rondel.v1.ExportStreamResponse0\x01\x12Q\n\x0cImportStream\x12\x1e.rondel.v1.ImportStreamRequest\x1a\x1f.rondel.v1.ImportStreamResponse(\x01\x12R\n\rGetServerInfo\x12\x1f.rondel.v1.GetServerInfoRequest\x1a .rondel.v1.GetServerInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rondel.v1.attention_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STREAMREF']._serialized_start=136
-  _globals['_STREAMREF']._serialized_end=178
-  _globals['_OPENSTREAMREQUEST']._serialized_start=181
-  _globals['_OPENSTREAMREQUEST']._serialized_end=347
-  _globals['_OPENSTREAMRESPONSE']._serialized_start=350
-  _globals['_OPENSTREAMRESPONSE']._serialized_end=592
-  _globals['_APPENDTOKENREQUEST']._serialized_start=595
-  _globals['_APPENDTOKENREQUEST']._serialized_end=772
-  _globals['_APPENDTOKENRESPONSE']._serialized_start=774
-  _globals['_APPENDTOKENRESPONSE']._serialized_end=862
-  _globals['_ATTENDREQUEST']._serialized_start=865
-  _globals['_ATTENDREQUEST']._serialized_end=1138
-  _globals['_ATTENDRESPONSE']._serialized_start=1141
-  _globals['_ATTENDRESPONSE']._serialized_end=1391
-  _globals['_STEPREQUEST']._serialized_start=1393
-  _globals['_STEPREQUEST']._serialized_end=1457
-  _globals['_STEPITEM']._serialized_start=1460
-  _globals['_STEPITEM']._serialized_end=1738
-  _globals['_STEPRESPONSE']._serialized_start=1740
-  _globals['_STEPRESPONSE']._serialized_end=1794
-  _globals['_STEPRESULT']._serialized_start=1797
-  _globals['_STEPRESULT']._serialized_end=1976
-  _globals['_FORKSTREAMREQUEST']._serialized_start=1979
-  _globals['_FORKSTREAMREQUEST']._serialized_end=2161
-  _globals['_FORKSTREAMRESPONSE']._serialized_start=2163
-  _globals['_FORKSTREAMRESPONSE']._serialized_end=2230
-  _globals['_TRUNCATESTREAMREQUEST']._serialized_start=2232
-  _globals['_TRUNCATESTREAMREQUEST']._serialized_end=2349
-  _globals['_TRUNCATESTREAMRESPONSE']._serialized_start=2351
-  _globals['_TRUNCATESTREAMRESPONSE']._serialized_end=2421
-  _globals['_SEALSTREAMREQUEST']._serialized_start=2423
-  _globals['_SEALSTREAMREQUEST']._serialized_end=2500
-  _globals['_SEALSTREAMRESPONSE']._serialized_start=2502
-  _globals['_SEALSTREAMRESPONSE']._serialized_end=2548
-  _globals['_GETSTREAMREQUEST']._serialized_start=2550
-  _globals['_GETSTREAMREQUEST']._serialized_end=2623
-  _globals['_GETSTREAMRESPONSE']._serialized_start=2626
-  _globals['_GETSTREAMRESPONSE']._serialized_end=3012
-  _globals['_STREAMQUALITY']._serialized_start=3014
-  _globals['_STREAMQUALITY']._serialized_end=3119
-  _globals['_CLOSESTREAMREQUEST']._serialized_start=3121
-  _globals['_CLOSESTREAMREQUEST']._serialized_end=3199
-  _globals['_CLOSESTREAMRESPONSE']._serialized_start=3201
-  _globals['_CLOSESTREAMRESPONSE']._serialized_end=3272
-  _globals['_EXPORTSTREAMREQUEST']._serialized_start=3274
-  _globals['_EXPORTSTREAMREQUEST']._serialized_end=3357
-  _globals['_EXPORTSTREAMRESPONSE']._serialized_start=3359
-  _globals['_EXPORTSTREAMRESPONSE']._serialized_end=3416
-  _globals['_IMPORTSTREAMREQUEST']._serialized_start=3418
-  _globals['_IMPORTSTREAMREQUEST']._serialized_end=3494
-  _globals['_IMPORTSTREAMRESPONSE']._serialized_start=3496
-  _globals['_IMPORTSTREAMRESPONSE']._serialized_end=3586
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=3588
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=3610
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=3613
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=3817
-  _globals['_SERVERLIMITS']._serialized_start=3820
-  _globals['_SERVERLIMITS']._serialized_end=3980
-  _globals['_MEMORYINFO']._serialized_start=3982
-  _globals['_MEMORYINFO']._serialized_end=4062
-  _globals['_ATTENTIONSERVICE']._serialized_start=4065
-  _globals['_ATTENTIONSERVICE']._serialized_end=4993
+  _globals['_STREAMREF']._serialized_start=160
+  _globals['_STREAMREF']._serialized_end=202
+  _globals['_OPENSTREAMREQUEST']._serialized_start=205
+  _globals['_OPENSTREAMREQUEST']._serialized_end=371
+  _globals['_OPENSTREAMRESPONSE']._serialized_start=374
+  _globals['_OPENSTREAMRESPONSE']._serialized_end=616
+  _globals['_APPENDTOKENREQUEST']._serialized_start=619
+  _globals['_APPENDTOKENREQUEST']._serialized_end=796
+  _globals['_APPENDTOKENRESPONSE']._serialized_start=798
+  _globals['_APPENDTOKENRESPONSE']._serialized_end=886
+  _globals['_ATTENDREQUEST']._serialized_start=889
+  _globals['_ATTENDREQUEST']._serialized_end=1162
+  _globals['_ATTENDRESPONSE']._serialized_start=1165
+  _globals['_ATTENDRESPONSE']._serialized_end=1415
+  _globals['_STEPREQUEST']._serialized_start=1417
+  _globals['_STEPREQUEST']._serialized_end=1481
+  _globals['_STEPITEM']._serialized_start=1484
+  _globals['_STEPITEM']._serialized_end=1762
+  _globals['_STEPRESPONSE']._serialized_start=1764
+  _globals['_STEPRESPONSE']._serialized_end=1818
+  _globals['_STEPRESULT']._serialized_start=1821
+  _globals['_STEPRESULT']._serialized_end=2000
+  _globals['_FORKSTREAMREQUEST']._serialized_start=2003
+  _globals['_FORKSTREAMREQUEST']._serialized_end=2185
+  _globals['_FORKSTREAMRESPONSE']._serialized_start=2187
+  _globals['_FORKSTREAMRESPONSE']._serialized_end=2254
+  _globals['_TRUNCATESTREAMREQUEST']._serialized_start=2256
+  _globals['_TRUNCATESTREAMREQUEST']._serialized_end=2373
+  _globals['_TRUNCATESTREAMRESPONSE']._serialized_start=2375
+  _globals['_TRUNCATESTREAMRESPONSE']._serialized_end=2445
+  _globals['_SEALSTREAMREQUEST']._serialized_start=2447
+  _globals['_SEALSTREAMREQUEST']._serialized_end=2524
+  _globals['_SEALSTREAMRESPONSE']._serialized_start=2526
+  _globals['_SEALSTREAMRESPONSE']._serialized_end=2572
+  _globals['_GETSTREAMREQUEST']._serialized_start=2574
+  _globals['_GETSTREAMREQUEST']._serialized_end=2647
+  _globals['_GETSTREAMRESPONSE']._serialized_start=2650
+  _globals['_GETSTREAMRESPONSE']._serialized_end=3036
+  _globals['_STREAMQUALITY']._serialized_start=3038
+  _globals['_STREAMQUALITY']._serialized_end=3143
+  _globals['_CLOSESTREAMREQUEST']._serialized_start=3145
+  _globals['_CLOSESTREAMREQUEST']._serialized_end=3223
+  _globals['_CLOSESTREAMRESPONSE']._serialized_start=3225
+  _globals['_CLOSESTREAMRESPONSE']._serialized_end=3296
+  _globals['_EXPORTSTREAMREQUEST']._serialized_start=3298
+  _globals['_EXPORTSTREAMREQUEST']._serialized_end=3381
+  _globals['_EXPORTSTREAMRESPONSE']._serialized_start=3383
+  _globals['_EXPORTSTREAMRESPONSE']._serialized_end=3440
+  _globals['_IMPORTSTREAMREQUEST']._serialized_start=3442
+  _globals['_IMPORTSTREAMREQUEST']._serialized_end=3518
+  _globals['_IMPORTSTREAMRESPONSE']._serialized_start=3520
+  _globals['_IMPORTSTREAMRESPONSE']._serialized_end=3610
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=3612
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=3634
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=3637
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=3880
+  _globals['_SERVERLIMITS']._serialized_start=3883
+  _globals['_SERVERLIMITS']._serialized_end=4043
+  _globals['_MEMORYINFO']._serialized_start=4045
+  _globals['_MEMORYINFO']._serialized_end=4125
+  _globals['_ATTENTIONSERVICE']._serialized_start=4128
+  _globals['_ATTENTIONSERVICE']._serialized_end=5134
 # @@protoc_insertion_point(module_scope)
