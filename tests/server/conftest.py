@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 import pytest_asyncio
 import tinygguf
+from transports import Transport
 
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
@@ -47,8 +47,8 @@ async def scheduler(clock: Clock) -> AsyncIterator[Scheduler]:
 
 
 @pytest_asyncio.fixture
-async def server(config: ServerConfig) -> AsyncIterator[Server]:
-    running = await Server.start(config)
+async def server(config: ServerConfig, transport: Transport) -> AsyncIterator[Server]:
+    running = await Server.start(transport.applied(config))
     yield running
     await running.stop(drain_seconds=0.5)
 
@@ -57,12 +57,12 @@ Connect = Callable[[str], Client]
 
 
 @pytest_asyncio.fixture
-async def connect() -> AsyncIterator[Connect]:
+async def connect(transport: Transport) -> AsyncIterator[Connect]:
     """Makes clients, each with a connection of its own."""
     async with AsyncExitStack() as stack:
 
         def make(address: str) -> Client:
-            channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+            channel = transport.channel(address, OPTIONS)
             stack.push_async_callback(channel.close)
             return Client(channel)
 
@@ -81,12 +81,12 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(transport: Transport) -> Iterator[Start]:
     """Starts servers in processes of their own."""
     started: list[Process] = []
 
     def run(**options: object) -> Process:
-        started.append(Process(**options))
+        started.append(Process(**{**transport.options(), **options}))
         return started[-1]
 
     yield run
