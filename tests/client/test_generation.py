@@ -199,6 +199,7 @@ async def test_asyncio_generation_that_is_forgotten_is_stopped(running: str) -> 
         await is_idle()
 
 
+@pytest.mark.only_transport("tcp", "tls", "mtls")  # it counts the connections of a port
 async def test_closed_asyncio_clients_leave_no_connections(running: str) -> None:
     port = f":{int(running.rpartition(':')[2]):04X}"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import grpc
 import pytest
 from rawclient import Client, Failure
-from transports import waiting_channel_to
+from transports import tenant, waiting_channel_to
 
 from rondel.decoder.session import DecoderSession
 from rondel.server.app import Server
@@ -57,7 +57,7 @@ def ref(reply: pb.ImportStreamResponse) -> pb.StreamRef:
 
 
 def session_of(server: Server, stream: pb.StreamRef) -> DecoderSession:
-    return server.streams.of("").get(stream.handle, stream.epoch).session
+    return server.streams.of(tenant()).get(stream.handle, stream.epoch).session
 
 
 def snapshot_of(server: Server, stream: pb.StreamRef) -> bytes:

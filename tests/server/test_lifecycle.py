@@ -1,6 +1,7 @@
 """Starting, listening, health, overload, clients that vanish, stopping."""
 
 import asyncio
+import socket
 import stat
 import time
 from collections.abc import Callable
@@ -90,14 +91,14 @@ async def test_reflection_lists_the_services(client: Client) -> None:
     ],
 )
 async def test_what_is_in_the_way_is_told(
-    server: Server,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     case: str,
     field: str,
     words: str,
 ) -> None:
-    port = int(server.address.rpartition(":")[2])
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
     (tmp_path / "file").write_text("precious")
     (tmp_path / "folder").mkdir()
     options: dict[str, dict[str, object]] = {
@@ -109,7 +110,7 @@ async def test_what_is_in_the_way_is_told(
         "nowhere": {"port": None, "unix_path": str(tmp_path / "no" / "where")},
     }
     config = ServerConfig(budget_bytes=4 << 20, **options[case])  # type: ignore[arg-type]
-    with caplog.at_level("INFO"), pytest.raises(InvalidSpec) as caught:
+    with taken, caplog.at_level("INFO"), pytest.raises(InvalidSpec) as caught:
         await Server.start(config)
     assert words.format(port=port) in caught.value.message
     assert caught.value.field == field

@@ -30,6 +30,11 @@ def to(address: str) -> AccessOptions:
     return AccessOptions() if address.startswith("unix:") else _in_use[-1].access
 
 
+def tenant() -> str:
+    """Who a server there takes us for."""
+    return _in_use[-1].tenant
+
+
 def listening(config: ServerConfig) -> ServerConfig:
     """A test's settings for a server that listens on that transport."""
     return _in_use[-1].applied(config)
