@@ -23,6 +23,8 @@ class Entry:
     """The last TruncateStream, if it had a request_id."""
     serial: int = 0
     """Counts the streams of a tenant from 1, in the order in which they came."""
+    attached: Attached | None = None
+    """The last AttachStream that had a request_id."""
     worried: bool = False
     """The log has been told that the keys do not suit the storage."""
     exports: int = 0
@@ -58,6 +60,15 @@ class Truncated:
     request_id: str
     generation: int
     length: int
+    new_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """An AttachStream that was carried out."""
+
+    request_id: str
+    generation: int | None
     new_generation: int
 
 

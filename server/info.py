@@ -22,19 +22,30 @@ def server_info(
         version=__version__,
         tier=kernels.TIER,
         epoch=streams.epoch,
-        limits=pb.ServerLimits(
-            max_message_bytes=config.max_message_bytes,
-            max_streams=streams.max_streams,
-            max_queue_bytes=config.queue_bytes,
-            max_step_items=config.max_step_items,
-            idle_lease_ms=milliseconds(config.idle_lease_seconds),
-            stall_timeout_ms=milliseconds(config.stall_timeout_seconds),
-        ),
+        start_id=streams.start_id,
+        limits=_limits(config, streams),
         memory=_memory(streams, tenant),
         streams=streams.usage(tenant).streams,
         threads=pool.threads(),
         projections=projections.names,
         tenant=_tenant(tenant, streams.tenants.get(tenant).quota),
+    )
+
+
+def decode_hello(config: ServerConfig, streams: StreamRegistry) -> pb.DecodeHello:
+    """What a Decode call begins with. Also for the loop."""
+    return pb.DecodeHello(limits=_limits(config, streams), epoch=streams.epoch, start_id=streams.start_id)
+
+
+def _limits(config: ServerConfig, streams: StreamRegistry) -> pb.ServerLimits:
+    return pb.ServerLimits(
+        max_message_bytes=config.max_message_bytes,
+        max_streams=streams.max_streams,
+        max_queue_bytes=config.queue_bytes,
+        max_step_items=config.max_step_items,
+        idle_lease_ms=milliseconds(config.idle_lease_seconds),
+        stall_timeout_ms=milliseconds(config.stall_timeout_seconds),
+        decode_window_bytes=config.decode_window_bytes,
     )
 
 

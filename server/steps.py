@@ -31,6 +31,19 @@ def of_item(item: pb.StepItem) -> int:
     return _rows(item.embeddings if item.HasField("embeddings") else item.q, 1)
 
 
+def of_operation(operation: pb.DecodeOperation) -> int:
+    """Those of an operation of a Decode call."""
+    match operation.WhichOneof("operation"):
+        case "step":
+            return of_step(operation.step)
+        case "append":
+            return of_append(operation.append)
+        case "attend":
+            return of_attend(operation.attend)
+        case _:
+            return 0
+
+
 def _rows(tensor: Tensor, axes: int) -> int:
     """At least one. What a tensor claims to have is believed as far as its bytes go: nobody looked at it yet,
     and a wrong shape must not put a tenant in debt for years."""

@@ -30,11 +30,14 @@ class StreamRegistry:
     clock: Callable[[], float] = time.monotonic
     tenants: Tenants = field(default_factory=Tenants)
     epoch: int = field(init=False)
+    start_id: int = field(init=False)
+    """Number of this start of the server, where the epoch is the file's."""
     _streams: dict[str, TenantStreams] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         file = self.arena.file
-        self.epoch = 1 + secrets.randbits(62) if file is None else file.superblock.identity
+        self.start_id = 1 + secrets.randbits(62)
+        self.epoch = self.start_id if file is None else file.superblock.identity
 
     def __len__(self) -> int:
         return sum(map(len, self._streams.values()))
