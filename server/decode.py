@@ -18,6 +18,7 @@ from rondel.server.door import Call
 from rondel.server.duplex import Duplex
 from rondel.server.patience import Patience
 from rondel.server.pending import Pending
+from rondel.server.steps import of_operation
 from rondel.server.window import Window
 from rondel.v1 import attention_pb2 as pb
 
@@ -245,7 +246,8 @@ class Conversation:
             return
         self._running.add(pending)
         try:
-            self._operations.begin(pending, self._call.tenant)
+            with self._call.steps(of_operation(pending.message)):
+                self._operations.begin(pending, self._call.tenant)
         except RondelError as error:  # it was not let in
             self._finished(pending, None, error)
 
