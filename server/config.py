@@ -72,6 +72,9 @@ class ServerConfig:
     here any more."""
     reflection: bool = True
     """Tell whoever asks which services and messages there are."""
+    health_port: int | None = None
+    """TCP port, on host, that answers health checks (grpc.health.v1) and nothing else, for everybody, without
+    TLS: for probes that know none. It answers while the server starts, too; 0 = a free one; None = none."""
     admin_port: int | None = None
     """TCP port for metrics, probes and debugging over HTTP; 0 = a free one; None = no such port, and nothing
     is counted."""
@@ -134,7 +137,7 @@ class ServerConfig:
                 raise InvalidSpec(
                     f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}", field=name
                 )
-        for name in ("admin_port", "channelz_port"):
+        for name in ("health_port", "admin_port", "channelz_port"):
             if (port := getattr(self, name)) is not None:
                 _whole(name, port, 0, 65535)
         if not self.allow_public_admin and not is_loopback(self.admin_host):

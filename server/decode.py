@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -14,9 +13,11 @@ from google.protobuf.message import DecodeError
 from rondel.decoder.errors import DeadlineExpired, InvalidRequest, RondelError
 from rondel.server.bound import Bindings
 from rondel.server.config import ServerConfig
-from rondel.server.decode_operations import Operations, Pending, fail, finish
+from rondel.server.decode_operations import Operations
 from rondel.server.door import Call
 from rondel.server.duplex import Duplex
+from rondel.server.patience import Patience
+from rondel.server.pending import Pending
 from rondel.server.window import Window
 from rondel.v1 import attention_pb2 as pb
 
@@ -45,16 +46,18 @@ class Conversation:
     as callbacks, so an operation has no task. They meet in ``_held``, ``_running`` and ``_ready``."""
 
     def __init__(self, config: ServerConfig, operations: Operations, duplex: Duplex, call: Call) -> None:
+        self._loop = asyncio.get_running_loop()
         self._operations = operations
         self._duplex = duplex
         self._call = call
         self._bindings = Bindings(config.max_streams)
         self._window = Window(config.decode_window_bytes)
-        self._stall = config.stall_timeout_seconds or None
         self._most_operations = config.max_step_items
         # A client that keeps to the rules has never more waiting here, so that what it tells is always read.
         self._most_held = config.decode_window_bytes + config.max_message_bytes
         self._most = config.max_message_bytes
+        self._stall = config.stall_timeout_seconds
+        self._patience = Patience(self._stall or None)
         self._last = 0
         # Messages, with size and time of arrival; `_at` is the next operation of the first. It is looked at
         # when its turn has come: what is made of a small one takes many times its room.
@@ -62,11 +65,11 @@ class Conversation:
         self._held_bytes = 0
         self._at = 0
         self._next: Pending | None = None
-        self._running: set[asyncio.Future[Any]] = set()
+        self._running: set[Pending] = set()
         self._ready: deque[tuple[int, bytes]] = deque()
         self._room = asyncio.Event()
         self._room.set()
-        self._something = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
         self._leaving = False
 
     async def run(self, hello: pb.DecodeResponse) -> None:
@@ -77,7 +80,7 @@ class Conversation:
             DeadlineExpired: the client does not take its results.
         """
         reading = asyncio.create_task(self._read())
-        reading.add_done_callback(lambda _: self._something.set())
+        reading.add_done_callback(lambda _: self._wake())
 
         def leave() -> None:
             self._leaving = True
@@ -87,38 +90,33 @@ class Conversation:
         try:
             await self._write(hello.SerializeToString())
             await self._answer(reading)
+        except TimeoutError as error:
+            raise DeadlineExpired(
+                f"nobody has taken the call's results for {self._stall:g} s, so it was ended; streams stay"
+            ) from error
         finally:
             # Cancelled here, what waits for the worker is not begun.
-            for future in self._running:
-                future.cancel()
+            for pending in self._running:
+                pending.cancel()
+            self._patience.close()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _answer(self, reading: asyncio.Task[None]) -> None:
         """Writes results until there will be no more."""
-        ended = False
-        while True:
-            if reading.done() and not ended:
-                ended = True
-                if not reading.cancelled():
-                    reading.result()
-                # Nothing can be told of from now on: what the transport has taken counts as received.
-                self._window.forget()
-                self._admit()
-                if self._leaving:
-                    away = pb.DecodeGoAway(last_op_id=self._last)
-                    await self._write(pb.DecodeResponse(go_away=away).SerializeToString())
-            if self._ready:
-                await self._write(self._merge())
-                if ended:
-                    self._window.forget()
-                    self._admit()
-            elif ended and not self._running and not self._held:
-                return
-            else:
-                self._something.clear()
-                waiting = bool(self._held) and not self._running
-                await self._patiently(self._something.wait(), self._stall if waiting else None)
+        while not reading.done():
+            self._admit()
+            await (self._write(self._merge()) if self._ready else self._wait())
+        if not reading.cancelled():
+            reading.result()
+        if self._leaving:
+            away = pb.DecodeGoAway(last_op_id=self._last)
+            await self._write(pb.DecodeResponse(go_away=away).SerializeToString())
+        # Nothing can be told of from now on: what the transport has taken counts as received.
+        while self._ready or self._running or self._held:
+            self._window.forget()
+            self._admit()
+            await (self._write(self._merge()) if self._ready else self._wait())
 
     def _merge(self) -> bytes:
         """The next message: serialised messages, one behind the other, are one with all their results."""
@@ -132,19 +130,21 @@ class Conversation:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _write(self, raw: bytes) -> None:
-        await self._patiently(self._duplex.write(raw), self._stall)
+        with self._patience:
+            await self._duplex.write(raw)
 
-    async def _patiently(self, waiting: Any, seconds: float | None) -> None:
-        """Waits for the client, at most so long."""
-        try:
-            async with asyncio.timeout(seconds) as patience:
-                await waiting
-        except TimeoutError as error:
-            if not patience.expired():
-                raise
-            raise DeadlineExpired(
-                f"nobody has taken the call's results for {seconds:g} s, so it was ended; its streams stay"
-            ) from error
+    async def _wait(self) -> None:
+        """Until there is something to be done; for the client at most as long as patience lasts."""
+        self._waiting = self._loop.create_future()
+        if self._held and not self._running:
+            with self._patience:
+                await self._waiting
+        else:
+            await self._waiting
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def _read(self) -> None:
         while True:
@@ -178,9 +178,8 @@ class Conversation:
                 raise InvalidRequest(
                     f"operation {last} is missing, or of a kind that is not known here", field="operation"
                 )
-        if request.received_op_id and self._window.received(request.received_op_id):
-            self._something.set()
-            self._admit()
+        if request.received_op_id and self._window.received(request.received_op_id) and self._held:
+            self._wake()
         self._last = last
         if messages:
             self._held.append((request, len(raw), time.monotonic()))
@@ -188,21 +187,21 @@ class Conversation:
             self._admit()
 
     def _admit(self) -> None:
-        """Begins what there is room for."""
+        """Begins what there is room for. Only in the call's own tasks, by which its work is known."""
         while self._held:
             request, size, arrived = self._held[0]
-            messages = request.operations
             pending = self._next
             if pending is None:
-                message = messages[self._at]
-                own = size if len(messages) == 1 else message.ByteSize()
-                pending = self._operations.read(message, own, arrived, self._bindings, self._call)
+                message = request.operations[self._at]
+                own = size if len(request.operations) == 1 else message.ByteSize()
+                pending = Pending(message, own, self._deadline(message, arrived), self._finished)
+                self._operations.prepare(pending, self._bindings, self._call.tenant)
             if not self._window.has_room(pending.reply_bytes):
                 self._next = pending
                 break
             self._next = None
             self._at += 1
-            if self._at == len(messages):
+            if self._at == len(request.operations):
                 self._held.popleft()
                 self._held_bytes -= size
                 self._at = 0
@@ -214,33 +213,41 @@ class Conversation:
             self._room.clear()
 
     def _begin(self, pending: Pending) -> None:
-        try:
-            if pending.begin is not None:
-                future = pending.begin()
-                self._running.add(future)
-                future.add_done_callback(partial(self._finished, pending))
-                return
-        except RondelError as error:  # it was not let in
-            fail(pending, error, self._bindings)
-        self._answered(pending)
-
-    def _finished(self, pending: Pending, future: asyncio.Future[Any]) -> None:
-        self._running.discard(future)
-        if not future.cancelled():
-            finish(pending, future, self._bindings)
+        if pending.work is None:
             self._answered(pending)
-            self._admit()
+            return
+        self._running.add(pending)
+        try:
+            self._operations.begin(pending, self._call.tenant)
+        except RondelError as error:  # it was not let in
+            self._finished(pending, None, error)
+
+    def _finished(self, pending: Pending, reply: Any, error: Exception | None) -> None:
+        self._running.discard(pending)
+        try:
+            if error is not None:
+                raise error
+            pending.finish(reply, self._bindings)
+            if pending.response.ByteSize() > self._most:  # nothing but the errors of many items is so large
+                raise _too_large(pending.response.ByteSize(), self._most)
+        except Exception as failure:  # noqa: BLE001 - it is the operation's, and not the scheduler's
+            pending.fail(failure, self._bindings)
+        self._answered(pending)
 
     def _answered(self, pending: Pending) -> None:
         raw = pending.response.SerializeToString()
-        if len(raw) > self._most:  # nothing but the errors of many items is as large as that
-            fail(pending, _too_large(len(raw), self._most), self._bindings)
-            raw = pending.response.SerializeToString()
         self._window.settle(pending.reply_bytes, len(raw))
         if self._duplex.on_answer is not None:
-            self._duplex.on_answer(pending.message, pending.response.results[0])
+            self._duplex.on_answer(pending.message, pending.result)
         self._ready.append((pending.message.op_id, raw))
-        self._something.set()
+        self._wake()
+
+    def _deadline(self, message: pb.DecodeOperation, arrived: float) -> float | None:
+        deadline = self._call.deadline
+        if not message.timeout_ms:
+            return deadline
+        own = arrived + message.timeout_ms / 1000
+        return own if deadline is None else min(own, deadline)
 
 
 def _too_large(size: int, most: int) -> InvalidRequest:

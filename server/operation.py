@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from rondel.server.account import CURRENT, Account
 from rondel.server.observer import Observer
+
+
+class Promise(Protocol):
+    """What waits for an operation; a future is one. Settled on the loop, once, unless it is cancelled."""
+
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +26,7 @@ class Operation:
     work: Callable[[Any], Any]
     argument: Any
     joint: bool
-    future: asyncio.Future[Any]
+    future: Promise
     cost: int
     deadline: float | None
     tenant: str

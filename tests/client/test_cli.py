@@ -38,6 +38,7 @@ COMMANDS = [
     "endless",
     "load",
     "doctor",
+    "health",
     "model",
     "model pull",
     "model list",

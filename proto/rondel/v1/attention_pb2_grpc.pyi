@@ -39,6 +39,9 @@ class AttentionServiceStub:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -157,6 +160,9 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -270,6 +276,9 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
+
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
