@@ -35,8 +35,8 @@ from rondel.v1 import attention_pb2 as pb
 LEAST_PIECE: Final = 256
 """Least that a caller may ask for in a reply: smaller ones would cost more than they carry."""
 MOST_SENT: Final = 128 << 10
-"""Most that a reply carries. Some replies of a reader who stalls stay in the server's memory: with 1 MiB in
-each that was 6 MiB, most of which the C library kept afterwards. So it is below 0.5, and exports are as fast."""
+"""Most that a reply carries. Of a reader who stalls some copies of one stay in the server's memory: with 1 MiB
+in each that was 6 MiB, most of which the C library kept afterwards. Now it is below 0.5; exports are as fast."""
 
 
 class Transfers:
@@ -70,8 +70,10 @@ class Transfers:
                 if not data:
                     return
                 cost = 0
+                writing = call.write(pb.ExportStreamResponse(data=data, total_bytes=export.total_bytes))
+                del data  # while the caller takes its time, only what gRPC has of it stays
                 async with _patience(self._stall, "nobody has read the export"):
-                    await call.write(pb.ExportStreamResponse(data=data, total_bytes=export.total_bytes))
+                    await writing
         finally:
             # Posted, not awaited: this may be the end of a cancelled call, and what the worker is doing for
             # it now must be over first.
