@@ -40,7 +40,7 @@ class Health(health_pb2_grpc.HealthServicer):
         return self._serving[LIVENESS]
 
     def begin(self) -> None:
-        """The server listens; before that nobody can ask."""
+        """The server listens; before that only its health port can be asked."""
         self._begun = True
 
     def fail(self, services: Iterable[str]) -> None:
@@ -87,4 +87,4 @@ class Health(health_pb2_grpc.HealthServicer):
         serving = self._serving.get(service)
         if serving is None:
             return pb.HealthCheckResponse.SERVICE_UNKNOWN
-        return SERVING if serving else NOT_SERVING
+        return SERVING if serving and (self._begun or service == LIVENESS) else NOT_SERVING

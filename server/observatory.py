@@ -24,6 +24,7 @@ from rondel.server.streams import StreamRegistry
 if TYPE_CHECKING:
     from rondel.server.admin import AdminPort, Page
     from rondel.server.channelz import Channelz
+    from rondel.server.health_port import HealthPort
     from rondel.server.metrics import Metrics
     from rondel.server.tracing import Tracing
 
@@ -52,6 +53,7 @@ class Observatory:
         self.metrics: Metrics | None = None
         self._admin: AdminPort | None = None
         self._channelz: Channelz | None = None
+        self._health_port: HealthPort | None = None
         watchers: list[Watcher] = [] if self._tracing is None else [self._tracing]
         self._observer: Observer = DEAF
         if config.admin_port is not None:
@@ -75,6 +77,11 @@ class Observatory:
         """``host:port`` of channelz, the actual one."""
         return None if self._channelz is None else self._channelz.address
 
+    @property
+    def health_address(self) -> str | None:
+        """``host:port`` of the health port, the actual one."""
+        return None if self._health_port is None else self._health_port.address
+
     def observer(self, worker: str) -> Observer:
         """Who is told what a worker does."""
         if self.metrics is None:
@@ -82,7 +89,11 @@ class Observatory:
         return self._observer if worker == "attention" else self.metrics.worker(worker)
 
     async def open(self, streams: StreamRegistry, workers: Mapping[str, Scheduler], health: Health) -> None:
-        """Opens the admin ports. Raises InvalidSpec: one cannot be listened on."""
+        """Opens the ports beside the main one. Raises InvalidSpec: one cannot be listened on."""
+        if self._config.health_port is not None:
+            from rondel.server.health_port import HealthPort
+
+            self._health_port = await HealthPort.start(self._config.host, self._config.health_port, health)
         if self.metrics is not None and self._config.admin_port is not None:
             from prometheus_client import GCCollector, ProcessCollector, make_wsgi_app
 
@@ -110,7 +121,12 @@ class Observatory:
             from rondel.server.channelz import Channelz
 
             self._channelz = await Channelz.start(self._config.admin_host, self._config.channelz_port)
-        for what, address in (("admin", self.admin_address), ("channelz", self.channelz_address)):
+        ports = {
+            "health": self.health_address,
+            "admin": self.admin_address,
+            "channelz": self.channelz_address,
+        }
+        for what, address in ports.items():
             if address is not None:
                 log.info("%s port on %s", what, address)
 
@@ -129,6 +145,8 @@ class Observatory:
             await asyncio.to_thread(self._admin.close)
         if self._channelz is not None:
             await self._channelz.close()
+        if self._health_port is not None:
+            await self._health_port.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close, seconds)
 
