@@ -23,13 +23,18 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-deep test-aarch64 test-interop lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-restart crash-test accuracy endless conformance .venv
+.PHONY: help demo
+.PHONY: test test-deep test-traced test-aarch64 test-interop
+.PHONY: lint types protos dist clean debug ext .venv
+.PHONY: bench-kernels bench-traffic bench-forks bench-rpc bench-restart
+.PHONY: crash-test accuracy endless conformance soak fuzz
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo     a language model answers a question, its attention computed by a Rondel server'
 	@echo 'make test     the test suite'
-	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream, 100,000 streams, ten minutes of 200'
+	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream in memory and in a file, 100,000 streams, ten minutes of 200'
+	@echo 'make test-traced  the tests of servers and clients with every call traced, over TCP and over unix sockets'
 	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
 	@echo 'make test-interop  clients on other gRPC stacks, Node.js and grpclib, against a server (needs node and npm)'
 	@echo 'make lint     ruff: rules and formatting'
@@ -39,8 +44,11 @@ help:
 	@echo 'make bench-kernels  decode attention beside other engines and the bare memory (BENCH_ARGS=--quick)'
 	@echo 'make bench-traffic  does its time follow the bytes or the arithmetic?'
 	@echo 'make bench-forks  what a thousand continuations of one prompt cost, in bytes and in time'
+	@echo 'make bench-rpc  what the service costs over its kernels, beside a server that only echoes'
 	@echo 'make bench-restart  how long a start on an arena in a file takes, per GiB (BENCH_ARGS=--gib 4)'
-	@echo 'make crash-test  a thousand processes killed at any moment: nothing acknowledged may be lost'
+	@echo 'make crash-test  processes killed within every kind of call, and a thousand at any moment: nothing acknowledged may be lost'
+	@echo 'make soak     ten minutes of 500 streams under load, faults and bad messages, every answer checked (DURATION=600)'
+	@echo 'make fuzz     ten minutes of requests that no client should send (DURATION=600; FUZZ_ARGS="--seed S --call N")'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make endless   a whole text as one stream with a window and sinks, beside recomputation (TEXT=FILE, an hour)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
@@ -65,6 +73,12 @@ test: .venv
 # Minutes, not seconds: see the tests marked slow. RONDEL_SOAK_SECONDS=600 is how long the soak lasts.
 test-deep: .venv
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=0
+
+# A trace must change nothing.
+TRACED := RONDEL_TEST_TRACED=1 OTEL_TRACES_EXPORTER=none
+test-traced: .venv
+	$(TRACED) $(BIN)/python -m pytest tests/server tests/client
+	$(TRACED) RONDEL_TEST_SOCKET=unix $(BIN)/python -m pytest tests/server
 
 # The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
 # (gcc 12 for AArch64 breaks down over vectorising the test's own scalar loops.)
@@ -127,11 +141,23 @@ bench-traffic: .venv
 bench-forks: .venv
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/forks.py $(BENCH_ARGS)
 
+bench-rpc: .venv
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/rpc.py $(BENCH_ARGS)
+
 bench-restart: .venv
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/restart.py $(BENCH_ARGS)
 
 crash-test: .venv
 	PYTHONPATH=tests/decoder $(BIN)/python tests/decoder/crash_run.py $(CRASH_ARGS)
+
+# Seconds.
+DURATION = 600
+soak fuzz: export PYTHONPATH = tests/endurance:tests/support
+soak: .venv
+	$(BIN)/python tests/endurance/soak_run.py --duration $(DURATION) $(SOAK_ARGS)
+
+fuzz: .venv
+	$(BIN)/python tests/endurance/fuzz_run.py --duration $(DURATION) $(FUZZ_ARGS)
 
 # Any plain text will do (TEXT=FILE, 8 contexts of 1024 tokens). The one text that every clone has is short and
 # no prose: its two contexts show that all works, and twice the divergence of a novel.

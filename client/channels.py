@@ -42,9 +42,12 @@ class _Connection:
             )
         return self._stub(channel, kind, call.method)
 
-    def _stub(self, channel: Any, kind: str, method: Method[Any, Any]) -> Callable[..., Any]:
+    def _check_open(self) -> None:
         if self._closed:
             raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
+
+    def _stub(self, channel: Any, kind: str, method: Method[Any, Any]) -> Callable[..., Any]:
+        self._check_open()
         made = self._methods.get(method.path)
         if made is None:
             made = self._methods[method.path] = getattr(channel, kind)(
@@ -144,8 +147,7 @@ class AsyncChannel(_Connection):
 
     def waiting(self) -> Channel:
         """A connection of the other kind to the same server, for what grpc.aio does not do well."""
-        if self._closed:
-            raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
+        self._check_open()
         return Channel(self.target, self._timeout, self._largest)
 
     def error(self, failure: grpc.aio.AioRpcError) -> RondelError:
@@ -175,8 +177,10 @@ class AsyncChannel(_Connection):
 
     async def close(self) -> None:
         self._closed = True
-        if self._channel is not None:
-            await self._channel.close()
+        closing, self._channel = self._channel, None
+        self._methods.clear()
+        if closing is not None:
+            await closing.close()
 
     async def _send(self, call: Call) -> Any:
         attempts = Attempts(self._timeout)
@@ -192,9 +196,13 @@ class AsyncChannel(_Connection):
                 raise self.cancelled(cancelled) from None
             finally:
                 running.cancel()  # a call that nobody waits for is neither collected nor ended by grpc.aio
+                # The error's traceback holds this frame, and the frame the error. With them in that cycle the
+                # connection would stay open after `close` until somebody collects it (grpc issue 42125).
+                del send, running
             await self.wait(attempts, error)
 
     def _connected(self) -> grpc.aio.Channel:
+        self._check_open()
         if self._channel is None:
             # gRPC shares connections between channels of the same options: this one makes them differ.
             options = (*calls.channel_options(self._largest), ("rondel.breaks", self._breaks))

@@ -46,7 +46,8 @@ FLUSH_SECONDS: Final = 0.5
 LAST_SECONDS: Final = 2.0
 """How long a stop may take beyond its draining."""
 
-SERVICES = (_ATTENTION.full_name, _GENERATION.full_name)
+DESCRIPTORS: Final = (_ATTENTION, _GENERATION)
+SERVICES: Final = tuple(service.full_name for service in DESCRIPTORS)
 
 
 class Server:
@@ -57,7 +58,7 @@ class Server:
 
     def __init__(self, config: ServerConfig, *, tracing: Tracing | None = None) -> None:
         self.config = config
-        self.observatory = Observatory(config, (_ATTENTION, _GENERATION), tracing=tracing)
+        self.observatory = Observatory(config, DESCRIPTORS, tracing=tracing)
         self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
         self.streams = StreamRegistry(
             self.arena, max_streams=config.max_streams, lease_seconds=config.idle_lease_seconds
@@ -259,4 +260,6 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        # What nobody can ask for need not be kept.
+        ("grpc.enable_channelz", int(config.channelz_port is not None)),
     )

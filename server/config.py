@@ -61,7 +61,10 @@ class ServerConfig:
     idle_lease_seconds: float = 3600.0
     """A stream that nobody names for so long is closed; 0 = never."""
     stall_timeout_seconds: float = 30.0
-    """An export that nobody reads, or an import that nobody feeds, is ended after so long; 0 = never."""
+    """An export that nobody reads, an import that nobody feeds, or a Decode call whose results nobody takes
+    is ended after so long; 0 = never."""
+    decode_window_bytes: int = 4 * MIB
+    """Bytes of results that a Decode call's client may be sent before it says that it has them."""
     drain_seconds: float = 10.0
     """How long a stop may wait for calls that are at work."""
     pre_stop_seconds: float = 0.0
@@ -123,6 +126,7 @@ class ServerConfig:
         _whole("max_step_items", self.max_step_items, 1, 1 << 20)
         _whole("max_calls_per_connection", self.max_calls_per_connection, 1, 1 << 20)
         _whole("queue_bytes", self.queue_bytes, 1, 1 << 40)
+        _whole("decode_window_bytes", self.decode_window_bytes, 1, 1 << 30)
         _whole("max_generations", self.max_generations, 1, 1 << 16)
         for name in ("idle_lease_seconds", "stall_timeout_seconds", "drain_seconds", "pre_stop_seconds"):
             seconds = getattr(self, name)

@@ -22,6 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from rondel.decoder.errors import Draining, InvalidRequest, RondelError
 from rondel.server.bounds import bounded_texts, check_size, check_texts
+from rondel.server.duplex import Duplex
 from rondel.server.errors import DETAILS_KEY, code_of, known, to_status
 from rondel.server.insight import Insight
 
@@ -32,6 +33,7 @@ class _Context(Protocol):
     """The part of grpc.aio.ServicerContext that the door uses, with bytes for messages."""
 
     def time_remaining(self) -> float | None: ...
+    async def read(self) -> object: ...
     async def write(self, message: bytes) -> None: ...
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: tuple[tuple[str, bytes], ...] = ()
@@ -82,6 +84,7 @@ class Door:
         self._insight = Insight() if insight is None else insight
         self._inside: set[asyncio.Task[Any]] = set()
         self._cut: set[asyncio.Task[Any]] = set()
+        self._duplexes: set[Duplex] = set()
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -92,8 +95,10 @@ class Door:
         return len(self._inside)
 
     def shut(self) -> None:
-        """Refuses all further calls with Draining."""
+        """Refuses all further calls with Draining, and has the bidirectional ones come to an end."""
         self._draining = True
+        for duplex in self._duplexes:
+            duplex.drain()
 
     def cut(self) -> None:
         """Ends the calls at work with Draining."""
@@ -110,13 +115,15 @@ class Door:
 
         A unary method returns its response; a server-streaming one writes them with :meth:`Call.write`. The
         request of a client-streaming one is an async iterator, which reads a message when it is asked for
-        one.
+        one; that of a bidirectional one a :class:`Duplex`.
         """
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         for method in service.methods:
             handler: Handler = getattr(servicer, snake_case(method.name))
             entry = self._insight.entry(method, self._entry(method, self._insight.handler(handler)))
-            if method.client_streaming:
+            if method.client_streaming and method.server_streaming:
+                methods[method.name] = grpc.stream_stream_rpc_method_handler(entry)
+            elif method.client_streaming:
                 methods[method.name] = grpc.stream_unary_rpc_method_handler(entry)
             elif method.server_streaming:
                 methods[method.name] = grpc.unary_stream_rpc_method_handler(entry)
@@ -131,7 +138,7 @@ class Door:
         texts = bounded_texts(method.input_type)
 
         def read(raw: bytes) -> Message:
-            check_size(method.input_type, raw)
+            check_size(method.input_type, len(raw))
             request = _parse(request_class, raw)
             check_texts(request, texts)
             return request
@@ -143,7 +150,9 @@ class Door:
             try:
                 if self._draining:
                     raise Draining("the server is shutting down")
-                if method.client_streaming:
+                if method.client_streaming and method.server_streaming:
+                    response = await self._converse(handler, context)
+                elif method.client_streaming:
                     response = await handler(_Requests(aiter(raw), read), _call(0, context))
                 else:
                     response = await handler(read(raw), _call(len(raw), context))
@@ -165,6 +174,14 @@ class Door:
             return None
 
         return entry
+
+    async def _converse(self, handler: Handler, context: _Context) -> Message | None:
+        duplex = Duplex(context)
+        self._duplexes.add(duplex)
+        try:
+            return await handler(duplex, _call(0, context))
+        finally:
+            self._duplexes.discard(duplex)
 
 
 def snake_case(name: str) -> str:

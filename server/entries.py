@@ -21,6 +21,8 @@ class Entry:
     """Name of its projections."""
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
+    attached: Attached | None = None
+    """The last AttachStream that had a request_id."""
     worried: bool = False
     """The log has been told that the keys do not suit the storage."""
     exports: int = 0
@@ -56,6 +58,15 @@ class Truncated:
     request_id: str
     generation: int
     length: int
+    new_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """An AttachStream that was carried out."""
+
+    request_id: str
+    generation: int | None
     new_generation: int
 
 

@@ -59,14 +59,15 @@ class Gauges(Collector):
         self._reading: concurrent.futures.Future[Readings] | None = None
 
     def describe(self) -> Iterable[Metric]:
-        return list(self._families(Readings()))
+        return list(families(Readings(), {}))
 
     def collect(self) -> Iterable[Metric]:
         """On any thread but the loop's."""
         with self._lock:
             if time.monotonic() - self._last.read > _FRESH:
                 self._renew()
-            return list(self._families(self._last))
+            queues = {name: scheduler.waiting_bytes for name, scheduler in self._workers.items()}
+            return list(families(self._last, queues))
 
     def _renew(self) -> None:
         # A reading that takes longer than a scrape waits is there for the next one.
@@ -99,32 +100,34 @@ class Gauges(Collector):
                 key = (label, kind)
                 readings.bytes[key] = readings.bytes.get(key, 0) + getattr(stats, f"bytes_{kind}")
 
-    def _families(self, last: Readings) -> Iterator[Metric]:
-        arena = GaugeMetricFamily("rondel_arena_bytes", "Bytes of the arena.", labels=["kind"])
-        for kind, value in last.arena.items():
-            arena.add_metric([kind], value)
-        yield arena
-        streams = GaugeMetricFamily("rondel_streams", "Open streams.", labels=["tenant"])
-        for label, value in last.streams.items():
-            streams.add_metric([label], value)
-        yield streams
-        held = GaugeMetricFamily(
-            "rondel_stream_bytes",
-            "Bytes of pages that streams were promised, hold, and hold together with forks.",
-            labels=["tenant", "kind"],
-        )
-        for key, value in last.bytes.items():
-            held.add_metric(key, value)
-        yield held
-        queue = GaugeMetricFamily(
-            "rondel_queue_bytes", "Request bytes that wait for a worker or are with it.", labels=["worker"]
-        )
-        for name, scheduler in self._workers.items():
-            queue.add_metric([name], scheduler.waiting_bytes)
-        yield queue
-        age = GaugeMetricFamily(
-            "rondel_gauges_age_seconds",
-            "How old the numbers of streams and arena are; large = a busy worker.",
-        )
-        age.add_metric([], max(0.0, time.monotonic() - last.read))
-        yield age
+
+def families(last: Readings, queues: Mapping[str, int]) -> Iterator[Metric]:
+    """What is told. ``queues`` has the bytes that wait for each worker."""
+    arena = GaugeMetricFamily("rondel_arena_bytes", "Bytes of the arena.", labels=["kind"])
+    for kind, value in last.arena.items():
+        arena.add_metric([kind], value)
+    yield arena
+    streams = GaugeMetricFamily("rondel_streams", "Open streams.", labels=["tenant"])
+    for label, value in last.streams.items():
+        streams.add_metric([label], value)
+    yield streams
+    held = GaugeMetricFamily(
+        "rondel_stream_bytes",
+        "Bytes of pages that streams were promised, hold, and hold together with forks.",
+        labels=["tenant", "kind"],
+    )
+    for key, value in last.bytes.items():
+        held.add_metric(key, value)
+    yield held
+    queue = GaugeMetricFamily(
+        "rondel_queue_bytes", "Request bytes that wait for a worker or are with it.", labels=["worker"]
+    )
+    for name, waiting in queues.items():
+        queue.add_metric([name], waiting)
+    yield queue
+    age = GaugeMetricFamily(
+        "rondel_gauges_age_seconds",
+        "How old the numbers of streams and arena are; large = a busy worker.",
+    )
+    age.add_metric([], max(0.0, time.monotonic() - last.read))
+    yield age

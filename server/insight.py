@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
@@ -18,7 +19,10 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from rondel.server.account import CURRENT, Account, Listener
+from rondel.server.duplex import Duplex
 from rondel.server.errors import DETAILS_KEY
+
+_EARLY_SECONDS: Final = 0.05
 
 Entry = Callable[[Any, Any], Awaitable[bytes | None]]
 Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -34,7 +38,8 @@ class Watcher(Protocol):
         metadata."""
 
     def answered(self, account: Account, request: Any, response: Any) -> None:
-        """A handler has returned, before the answer is on its way."""
+        """A handler has returned, before the answer is on its way; or an operation of a Decode call has its
+        result."""
 
     def end(self, account: Account, listener: Listener | None) -> None:
         """The call is over; its account says how."""
@@ -57,33 +62,41 @@ class Insight:
                 return await handler(request, call)
             account.tenant = call.tenant
             account.request = request
+            tell = partial(self._answered, account)
+            if isinstance(request, Duplex):
+                request.on_answer = tell
             response = await handler(request, call)
-            for watcher in self._watchers:
-                watcher.answered(account, request, response)
+            tell(request, response)
             return response
 
         return handled
+
+    def _answered(self, account: Account, request: Any, response: Any) -> None:
+        for watcher in self._watchers:
+            watcher.answered(account, request, response)
 
     def entry(self, method: MethodDescriptor, entry: Entry) -> Entry:
         """Wraps what grpc.aio calls, which knows bytes and statuses."""
         if not self._watchers:
             return entry
 
+        watchers = self._watchers
+        # Looked up once: a descriptor's attributes cost as much as all else here.
+        service, name = method.containing_service.full_name, method.name
+        one_request = not method.client_streaming
+        # In both directions messages go through the context.
+        iterated = method.client_streaming and not method.server_streaming
+
         async def watched(raw: Any, context: Any) -> bytes | None:
-            account = Account(
-                method.containing_service.full_name, method.name, context.peer(), time.monotonic()
-            )
+            account = Account(service, name, context.peer(), time.monotonic())
             CURRENT.set(account)
-            began = [
-                (watcher, watcher.begin(method, account, context.invocation_metadata))
-                for watcher in self._watchers
-            ]
-            account.listeners = tuple(listener for _, listener in began if listener is not None)
+            began = [watcher.begin(method, account, context.invocation_metadata) for watcher in watchers]
+            account.listeners = tuple([listener for listener in began if listener is not None])
             try:
-                if method.client_streaming:
-                    raw = _Counted(raw, account)
-                else:
+                if one_request:
                     account.received(len(raw))
+                elif iterated:
+                    raw = _Counted(raw, account)
                 response = await entry(raw, _Context(context, account))
                 if response is not None:
                     account.sent(len(response))
@@ -92,7 +105,7 @@ class Insight:
                 _note_end(account, context, error)
                 raise
             finally:
-                for watcher, listener in began:
+                for watcher, listener in zip(watchers, began, strict=True):
                     watcher.end(account, listener)
 
         return watched
@@ -100,6 +113,8 @@ class Insight:
 
 class _Context:
     """grpc.aio's context, with messages and an abort noted; everything else is its own."""
+
+    __slots__ = ("_account", "_context")
 
     def __init__(self, context: Any, account: Account) -> None:
         self._context = context
@@ -144,8 +159,10 @@ def _note_end(account: Account, context: Any, error: BaseException) -> None:
     if isinstance(error, grpc.aio.AbortError):
         return  # noted with the abort
     if isinstance(error, asyncio.CancelledError):
-        # Nobody says why. An abort that came too late for the caller is no more than that either.
-        late = context.time_remaining() == 0
+        # Nobody says why. An abort that came too late for the caller is no more than that either. A caller
+        # whose deadline passes leaves some milliseconds before it passes here: its clock started earlier.
+        remaining = context.time_remaining()
+        late = remaining is not None and remaining < _EARLY_SECONDS
         account.code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
     else:
         account.code = grpc.StatusCode.UNKNOWN

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from rondel.decoder.errors import DeadlineExpired, Draining, Overloaded, ServerInternal
 from rondel.server.observer import DEAF, Observer
-from rondel.server.operation import Operation
+from rondel.server.operation import Operation, Promise, tell
 
 log = logging.getLogger("rondel.server")
 
@@ -84,7 +84,7 @@ class Scheduler:
             DeadlineExpired: ``deadline`` (on the clock) passed before the work began.
             Exception: whatever ``work`` raised.
         """
-        result: T = await self._submitted(_alone, work, False, cost, deadline, tenant)
+        result: T = await self._settled(_alone, work, False, cost, deadline, tenant)
         return result
 
     async def run_jointly(
@@ -102,18 +102,29 @@ class Scheduler:
         Everything else is as with :meth:`run`: the order of arrival is kept, and a cancelled or expired
         operation is left out. An exception of ``work`` is raised for every argument of the call.
         """
-        result: T = await self._submitted(work, argument, True, cost, deadline, tenant)
+        result: T = await self._settled(work, argument, True, cost, deadline, tenant)
         return result
 
-    async def _submitted(
+    async def _settled(
+        self, work: Any, argument: Any, joint: bool, cost: int, deadline: float | None, tenant: str
+    ) -> Any:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.submit(future, work, argument, joint=joint, cost=cost, deadline=deadline, tenant=tenant)
+        return await future
+
+    def submit(
         self,
+        promise: Promise,
         work: Callable[[Any], Any],
         argument: Any,
+        *,
         joint: bool,
         cost: int,
         deadline: float | None,
         tenant: str,
-    ) -> Any:
+    ) -> None:
+        """Has a promise settled with what ``work`` gives for the argument, or for it and others if it is
+        ``joint``: what :meth:`run_jointly` waits for. A tenant's are begun in the order of these calls."""
         if not self._accepting:
             raise Draining("the server is shutting down")
         # One operation is always let in, so that a message larger than the bound is not impossible; and the
@@ -124,18 +135,14 @@ class Scheduler:
                 f"{self._waiting_bytes} bytes of requests are waiting, the bound is {self._queue_bytes}",
                 retry_after_ms=self._hint_ms(),
             )
-        operation = Operation(
-            work, argument, joint, self._loop.create_future(), cost, deadline, tenant, self._clock()
-        )
-        self._submit(operation)
-        return await operation.future
+        self._submit(Operation(work, argument, joint, promise, cost, deadline, tenant, self._clock()))
 
     def post(self, work: Callable[[], object]) -> None:
         """Has ``work()`` called on the worker, whatever the queue holds. For freeing things: nobody waits for
         it, and an error is only logged. After the worker has ended it does nothing."""
-        operation = Operation(_alone, work, False, self._loop.create_future(), 0, None, "", self._clock())
-        operation.future.add_done_callback(_log_failure)
-        self._submit(operation)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        future.add_done_callback(_log_failure)
+        self._submit(Operation(_alone, work, False, future, 0, None, "", self._clock()))
 
     async def stop(self, *, seconds: float = math.inf) -> bool:
         """Refuses new operations and lets the worker finish those it has, for so long; then what waits is
@@ -197,8 +204,7 @@ class Scheduler:
                 batch += together
                 self._carry_out(together, now)
                 now = self._clock()
-                for operation in together:
-                    operation.ended = now
+                tell(self._observer, together, now)
                 if now - began > _SLICE_SECONDS:
                     break
                 try:

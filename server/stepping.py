@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from rondel.decoder.batch import Step, StepResult, run_steps
 from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.session import DecoderSession
 from rondel.server import exactly_once
 from rondel.server.config import ServerConfig
+from rondel.server.entries import Entry
 from rondel.server.errors import known, to_status
 from rondel.server.exactly_once import Floats, Stepped
 from rondel.server.replies import check_reply, reply_bytes
@@ -21,11 +21,22 @@ from rondel.v1.options import options_from_message
 from rondel.v1.wire import from_tensor, to_tensor
 
 
-class Asked(NamedTuple):
-    """A request, and whose it is: what it names are streams of that tenant."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, the response that is to be filled, and whose it is: items name streams of that tenant."""
 
     tenant: str
     request: pb.StepRequest
+    response: pb.StepResponse
+
+    def entry(self, number: int, streams: TenantStreams) -> Entry:
+        """The stream of an item. Raises what ``TenantStreams.get_to_change`` does."""
+        item = self.request.items[number]
+        if item.stream_ref:
+            raise InvalidRequest(
+                f"stream_ref is for Decode calls, got {item.stream_ref} in a Step", field="stream_ref"
+            )
+        return streams.get_to_change(item.stream.handle, item.stream.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +61,30 @@ class Stepping:
         self._streams = streams
 
     def __call__(self, all_asked: Sequence[Asked]) -> list[pb.StepResponse]:
-        """A response for each request, in order; an item's error is in its result."""
+        """The response of each request, in order; an item's error is in its result."""
         waiting: dict[DecoderSession, _Waiting] = {}
-        responses = [
-            self._begin(asked.request, self._streams.of(asked.tenant), waiting) for asked in all_asked
-        ]
+        for asked in all_asked:
+            self._begin(asked, waiting)
         _carry_out(waiting)
-        return responses
+        return [asked.response for asked in all_asked]
 
-    def _begin(
-        self, request: pb.StepRequest, streams: TenantStreams, waiting: dict[DecoderSession, _Waiting]
-    ) -> pb.StepResponse:
+    def _begin(self, asked: Asked, waiting: dict[DecoderSession, _Waiting]) -> None:
         """Applies the rules to all items of a request; fills the results of those that do not wait."""
-        response = pb.StepResponse()
-        size = 0
+        streams, layer, size = self._streams.of(asked.tenant), asked.request.layer, 0
         named: set[str] = set()
-        for item in request.items:
-            result = response.results.add()
+        for number, item in enumerate(asked.request.items):
+            result = asked.response.results.add()
             try:
-                size += self._begin_item(streams, request.layer, item, result, size, named, waiting)
+                entry = asked.entry(number, streams)
+                size += self._begin_item(layer, entry, item, result, size, named, waiting)
             except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
                 result.status.CopyFrom(to_status(known(error)))
                 size += result.ByteSize()
-        return response
 
     def _begin_item(
         self,
-        streams: TenantStreams,
         layer: int,
+        entry: Entry,
         item: pb.StepItem,
         result: pb.StepResult,
         size: int,
@@ -86,13 +93,13 @@ class Stepping:
     ) -> int:
         """Bytes that the item's result takes. The items before it have named the streams ``named`` and take
         ``size`` bytes of the reply."""
-        session = streams.get_to_change(item.stream.handle, item.stream.epoch).session
-        if session in waiting and item.stream.handle not in named:
+        session = entry.session
+        if session in waiting and entry.handle not in named:
             _carry_out(waiting)
         result.committed_length = session.length
-        if item.stream.handle in named:
+        if entry.handle in named:
             raise InvalidRequest("a stream may occur once in a call", field="stream")
-        named.add(item.stream.handle)
+        named.add(entry.handle)
         embedded = item.HasField("embeddings")
         rows = from_tensor(item.embeddings if embedded else item.q, name="embeddings" if embedded else "q")
         taken = reply_bytes(session, layer, rows)

@@ -31,6 +31,12 @@ class Tally:
                 self._observer.stored(layers * tokens, account.tenant)
             case pb.StepResponse():
                 self.steps(request.items, response.results, account.tenant)
+            case pb.DecodeResult() if response.status.code:
+                self._failed(_reason(response), account.tenant)
+            case pb.DecodeResult():
+                kind = response.WhichOneof("result")
+                if kind is not None:
+                    self.answered(account, getattr(request, kind), getattr(response, kind))
 
     def steps(self, items: Sequence[pb.StepItem], results: Sequence[pb.StepResult], tenant: str) -> None:
         """What became of streams' steps, each on one layer."""
@@ -55,6 +61,6 @@ class Tally:
             self._observer.gap(tenant)
 
 
-def _reason(result: pb.StepResult) -> str:
+def _reason(result: pb.StepResult | pb.DecodeResult) -> str:
     info = error_details_pb2.ErrorInfo()
     return str(info.reason) if any(each.Unpack(info) for each in result.status.details) else ""

@@ -104,7 +104,7 @@ class Transfers:
     def _end(self, incoming: _Import) -> pb.ImportStreamResponse:
         entry = incoming.finish()
         return pb.ImportStreamResponse(
-            opened=opened(entry, self._streams.epoch, self._lease_ms),
+            opened=opened(entry, self._streams, self._lease_ms),
             total_bytes=incoming.size,
         )
 

@@ -73,16 +73,19 @@ async def together(send: Send, requests: Sequence[bytes]) -> float:
     return time.perf_counter() - began
 
 
-async def pipelined(lanes: Sequence[tuple[Bidirectional, Sequence[bytes]]]) -> float:
-    """Seconds until all is answered, when each call has all its requests on the way at once."""
+async def pipelined(
+    lanes: Sequence[tuple[Bidirectional, Sequence[bytes]]], answers: Callable[[bytes], int]
+) -> float:
+    """Seconds until all is answered, when each call has all its requests on the way at once; ``answers`` says
+    how many there are in a message."""
 
     async def write(call: Bidirectional, requests: Sequence[bytes]) -> None:
         for request in requests:
             await call.write(request)
 
     async def read(call: Bidirectional, count: int) -> None:
-        for _ in range(count):
-            await call.read()
+        while count > 0:
+            count -= answers(await call.read())
 
     began = time.perf_counter()
     both = [(write(call, requests), read(call, len(requests))) for call, requests in lanes]

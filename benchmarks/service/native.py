@@ -14,7 +14,7 @@ from rondel.decoder.session import DecoderSession
 from service.work import spec_of, tokens
 from shapes import Shape
 
-_STREAM_BYTES: Final = 8 << 20
+_STREAM_BYTES: Final = 16 << 20
 
 
 class _Timed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import grpc.aio
 import numpy as np
@@ -20,6 +21,7 @@ APPEND = "/rondel.v1.AttentionService/AppendToken"
 CLOSE = "/rondel.v1.AttentionService/CloseStream"
 STEP = "/rondel.v1.AttentionService/Step"
 DECODE = "/rondel.v1.AttentionService/Decode"
+_CHUNK: Final = 1024
 
 
 def spec_of(shape: Shape) -> StreamSpec:
@@ -61,8 +63,12 @@ async def open_streams(channel: grpc.aio.Channel, shape: Shape, count: int) -> l
         raw = await unary(channel, OPEN)(request.SerializeToString())
         opened = pb.OpenStreamResponse.FromString(raw)
         ref = pb.StreamRef(handle=opened.handle, epoch=opened.epoch)
-        append = pb.AppendTokenRequest(stream=ref, k=to_tensor(k[None]), v=to_tensor(v[None]))
-        await unary(channel, APPEND)(append.SerializeToString())
+        for start in range(0, shape.keys, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            append = pb.AppendTokenRequest(
+                stream=ref, position=start, k=to_tensor(k[None, part]), v=to_tensor(v[None, part])
+            )
+            await unary(channel, APPEND)(append.SerializeToString())
         found.append(Remote(ref, shape.keys))
     return found
 

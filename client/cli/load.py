@@ -59,6 +59,12 @@ def load(
     fork_fraction: Annotated[
         float, typer.Option(help="Share that forks, attends and closes the fork.", rich_help_panel=_WORK)
     ] = 0.0,
+    move_fraction: Annotated[
+        float, typer.Option(help="Share that exports, imports and goes on there.", rich_help_panel=_WORK)
+    ] = 0.0,
+    batch: Annotated[
+        int, typer.Option(help="Streams that step together, in one call.", rich_help_panel=_WORK)
+    ] = 1,
     stream_operations: Annotated[
         int | None,
         typer.Option(
@@ -101,10 +107,11 @@ def load(
 ) -> None:
     """Put a server under load, check its answers, and say whether it held.
 
-    An operation is a step of one stream through all its layers, or one of the others asked for. With --rate
-    they are sent on time whatever the server does, and latency counts from the time at which each was due: a
-    stall is seen by all who would have come meanwhile. A stream does one thing at a time, so there should be
-    more of them than rate times service time. Prints a table, then one line of JSON.
+    An operation is a step of one stream (with --batch, of so many at once) through all its layers, or one of
+    the others asked for. With --rate they are sent on time whatever the server does, and latency counts from
+    the time at which each was due: a stall is seen by all who would have come meanwhile. A stream does one
+    thing at a time, so there should be more of them than rate times service time. Prints a table, then one
+    line of JSON.
 
     Exit code 0 = good, 1 = wrong answers or an SLO missed, 2 = wrong usage, 3 = INVALID: the generator was
     too slow, its figures say nothing about the server.
@@ -130,6 +137,8 @@ def load(
                 attends=attend_fraction,
                 truncates=truncate_fraction,
                 forks=fork_fraction,
+                moves=move_fraction,
+                batch=batch,
                 operations=stream_operations,
                 seed=seed,
             ),

@@ -27,7 +27,7 @@ class Job:
     """Seconds for what is under way when the time is over."""
     timeout: float
     check: float
-    """Share of the lives of streams whose answers are compared."""
+    """Share of the streams' lives whose answers are compared."""
     cancels: float = 0.0
     reconnects: tuple[float, ...] = ()
     """Seconds from the start."""
@@ -57,7 +57,7 @@ class Progress:
     done: int
     failed: int
     waiting: int
-    wrong: int
+    findings: Findings
     p50: float
     """Of the latency since the last time, in milliseconds."""
     p99: float

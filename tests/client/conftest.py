@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import os
 import socket
 import threading
 import zipfile
@@ -25,6 +26,9 @@ from rondel.client import (
 )
 from rondel.client.cli.launch import server
 from rondel.decoder.lm.registry import KnownModel
+
+# `make test-traced` has the same tests with every call traced.
+TRACED = ["--tracing"] if os.environ.get("RONDEL_TEST_TRACED") == "1" else []
 
 GGUF_BYTES = 5 << 20
 """More than a few blocks, so that a kill can fall between two."""
@@ -85,7 +89,7 @@ def book(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A server without a model, as a process of its own, for all tests of a file."""
-    with server("--budget-bytes=67108864", "--max-streams=64") as running:
+    with server("--budget-bytes=67108864", "--max-streams=64", *TRACED) as running:
         yield running.address
 
 
@@ -120,7 +124,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def running(tiny_model: Path) -> Iterator[str]:
     """A server with the tiny model."""
-    with server(f"--model={tiny_model}") as process:
+    with server(f"--model={tiny_model}", *TRACED) as process:
         yield process.address
 
 

@@ -250,6 +250,13 @@ def test_serve_says_where_and_stops_when_its_input_ends(tmp_path: Path) -> None:
         pass
 
 
+def test_a_server_of_our_own_takes_no_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RONDEL_SERVE_CONFIG", "/nowhere/rondel.toml")
+    monkeypatch.setenv("RONDEL_SERVE_MAX_STREAMS", "3")
+    with server() as running, AttentionClient(running.address) as client:
+        assert client.info().max_streams == ServerConfig().max_streams
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_stops_cleanly_on_a_signal(number: signal.Signals) -> None:
     command = [*RONDEL, "serve", "--port=0", "--json"]

@@ -20,6 +20,7 @@ from rondel.client import AttentionClient
 from rondel.client.cli import load_view
 from rondel.client.cli.app import app
 from rondel.client.cli.launch import server
+from rondel.client.load.check import Findings
 from rondel.client.load.faults import Faults
 from rondel.client.load.job import Progress
 from rondel.client.load.plan import Plan
@@ -112,7 +113,7 @@ def test_clients_that_are_stopped_and_killed_harm_nobody(address: str) -> None:
     result = run_load(plan(address, duration=0.8, faults=faults))
     assert (result.faults.kills, result.faults.stalls, result.faults.left_open) == (1, 1, 4)
     assert result.statuses == {"OK": 80}
-    assert result.findings.checked == 80
+    assert result.findings.checked > 80  # the answers to those two as well
     assert result.findings.wrong == 0
     assert open_streams(address) == before
 
@@ -141,8 +142,8 @@ def test_the_live_view_tells_how_it_goes(monkeypatch: pytest.MonkeyPatch) -> Non
     screen = io.StringIO()
     monkeypatch.setattr(load_view, "err", Console(file=screen, force_terminal=True, width=100))
     for view in (
-        View(-1.0, Progress(0, 0, 0, 0, 0.0, 0.0)),
-        View(2.5, Progress(200, 3, 7, 1, 1.25, 9.5)),
+        View(-1.0, Progress(0, 0, 0, Findings(), 0.0, 0.0)),
+        View(2.5, Progress(200, 3, 7, Findings(checked=190), 1.25, 9.5)),
     ):
         with load_view.live(plan("localhost:1", duration=9.0)) as tell:
             tell(view)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ import grpc.aio
 import pytest
 
 from rondel.client import AttentionClient
+from rondel.client.load.check import Findings
 from rondel.client.load.connection import Connection
 from rondel.client.load.job import Done, Job, Message, Opened
 from rondel.client.load.recorder import DISTURBED, OK, UNFINISHED, Totals
@@ -28,11 +30,14 @@ ALL_OF_IT = Workload(
     window=30,
     tokens=2,
     prompt=40,
-    attends=0.2,
-    truncates=0.2,
-    forks=0.2,
+    attends=0.15,
+    truncates=0.15,
+    forks=0.15,
+    moves=0.15,
+    seed=2,
     operations=4,
 )
+TOGETHER = replace(ALL_OF_IT, batch=3, operations=10)
 STEPS = Workload(layers=2, query_heads=4, kv_heads=2, head_dim=16, window=30)
 SCHEDULES = [Constant(rate=100), Poisson(rate=100), Closed(concurrency=3)]
 
@@ -101,11 +106,37 @@ async def test_cancelled_calls_leave_no_stream_behind_and_no_answer_wrong(addres
 @pytest.mark.usefixtures("nothing_left")
 async def test_broken_connections_leave_no_stream_behind_and_no_answer_wrong(proxy: Any) -> None:
     breaks = (0.1, 0.2, 0.3)
-    found = await done(job(proxy.address, Closed(concurrency=4), ALL_OF_IT, reconnects=breaks))
+    workload = replace(ALL_OF_IT, moves=0.0)  # an import has a connection of its own
+    found = await done(job(proxy.address, Closed(concurrency=4), workload, reconnects=breaks))
     assert found.reconnected == 3
     assert set(Totals([found.tallies]).statuses) == {OK}
     assert (found.findings.wrong, found.findings.unchecked) == (0, 0), found.findings.first_wrong
     assert len(proxy._open) == 2 * 4  # each break was one of the connection, not of the channel alone
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_batch_is_stepped_in_one_call_per_layer(address: str) -> None:
+    """Seven streams in batches of three: the last one has one. All are opened, and closed again."""
+    schedule, streams = Constant(rate=60), tuple(range(7))
+    async with between(address, Between, 0) as (target, handler):
+        found = await done(job(target, schedule, replace(STEPS, batch=3), streams=streams))
+    totals = Totals([found.tallies])
+    assert totals.statuses == {OK: 24}
+    assert handler.steps == 24 * 2
+    assert found.findings == Findings(checked=8 * 2 * 7)
+    assert totals.tokens == 8 * 7
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_batches_under_all_faults_are_answered_right(proxy: Any) -> None:
+    breaks = (0.1, 0.2, 0.3)
+    found = await done(
+        job(proxy.address, Closed(concurrency=2), TOGETHER, cancels=0.3, reconnects=breaks, duration=0.8)
+    )
+    assert found.cancelled > 0
+    assert set(Totals([found.tallies]).statuses) == {OK}
+    assert found.findings.checked > 0
+    assert (found.findings.wrong, found.findings.unchecked) == (0, 0), found.findings.first_wrong
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -172,7 +203,7 @@ class Silent(Between):
 
 
 @asynccontextmanager
-async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterator[str]:
+async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterator[tuple[str, Between]]:
     async with grpc.aio.insecure_channel(address) as channel:
         handler = kind(channel, chosen)
         server = grpc.aio.server()
@@ -180,7 +211,7 @@ async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterat
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:
-            yield f"127.0.0.1:{port}"
+            yield f"127.0.0.1:{port}", handler
         finally:
             handler.asleep.set()
             await server.stop(1.0)
@@ -188,7 +219,7 @@ async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterat
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_one_wrong_bit_in_one_answer_is_found(address: str) -> None:
-    async with between(address, Between, 25) as target:
+    async with between(address, Between, 25) as (target, _):
         found = await done(job(target, Constant(rate=100), STEPS))
     assert found.findings.checked == 80
     assert found.findings.wrong == 1
@@ -202,7 +233,7 @@ async def test_what_is_never_answered_counts_with_the_time_it_has_waited(
     address: str, schedule: Schedule
 ) -> None:
     """One stream's answer is kept from it: what was due on that stream is UNFINISHED, and slow."""
-    async with between(address, Silent, 12) as target:
+    async with between(address, Silent, 12) as (target, _):
         found = await done(job(target, schedule, STEPS, drain=0.3))
     totals = Totals([found.tallies])
     assert totals.statuses[UNFINISHED] >= 1

@@ -38,6 +38,9 @@ class AttentionServiceStub:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -47,8 +50,8 @@ class AttentionServiceStub:
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
+    requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel):
@@ -77,6 +80,11 @@ class AttentionServiceStub:
                 request_serializer=rondel_dot_v1_dot_attention__pb2.StepRequest.SerializeToString,
                 response_deserializer=rondel_dot_v1_dot_attention__pb2.StepResponse.FromString,
                 _registered_method=True)
+        self.Decode = channel.stream_stream(
+                '/rondel.v1.AttentionService/Decode',
+                request_serializer=rondel_dot_v1_dot_attention__pb2.DecodeRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_attention__pb2.DecodeResponse.FromString,
+                _registered_method=True)
         self.ForkStream = channel.unary_unary(
                 '/rondel.v1.AttentionService/ForkStream',
                 request_serializer=rondel_dot_v1_dot_attention__pb2.ForkStreamRequest.SerializeToString,
@@ -86,6 +94,11 @@ class AttentionServiceStub:
                 '/rondel.v1.AttentionService/TruncateStream',
                 request_serializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamRequest.SerializeToString,
                 response_deserializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamResponse.FromString,
+                _registered_method=True)
+        self.AttachStream = channel.unary_unary(
+                '/rondel.v1.AttentionService/AttachStream',
+                request_serializer=rondel_dot_v1_dot_attention__pb2.AttachStreamRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_attention__pb2.AttachStreamResponse.FromString,
                 _registered_method=True)
         self.SealStream = channel.unary_unary(
                 '/rondel.v1.AttentionService/SealStream',
@@ -132,6 +145,9 @@ class AttentionServiceServicer:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -141,8 +157,8 @@ class AttentionServiceServicer:
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
+    requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def OpenStream(self, request, context):
@@ -183,6 +199,29 @@ class AttentionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Decode(self, request_iterator, context):
+        """Carries out operations on many streams in one long-lived call. An operation does, and fails with, what the unary
+        method of its request does; its result has its status, and the others go on. Operations that name a stream are
+        carried out in the order in which they were sent, those of different streams in any order; results come as they
+        are there. The call fails as a whole, with INVALID_REQUEST, only for a request that is malformed: one that cannot
+        be parsed, op_ids that do not increase, an operation that is missing or of an unknown kind, more than the server's
+        `max_step_items` operations, a `received_op_id` that no result had. Of that request nothing is carried out.
+
+        The server begins with `hello`. A caller says with `received_op_id` which results it has taken in: at the latest
+        when these are half of `decode_window_bytes` that it has not told of. It keeps the requests that are not answered
+        within as many bytes, or to one. Once the results that the server has not been told of are more than the window
+        it begins nothing, and reads on only as far as such callers need. A caller that does not take results, or does
+        not say so, for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+
+        When the server is about to stop it sends `go_away`, answers what it has read, and ends the call with OK. It also
+        ends it so when the caller has half-closed it. However a call ends, its streams stay: only a close operation or
+        CloseStream ends one, or the idle lease. What was sent and not answered may have been carried out; repeating it
+        tells.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ForkStream(self, request, context):
         """Makes a new stream that begins as another one is: its tokens, the lengths of its layers, and how far it can be
         truncated; generation 0. Nothing is copied and the other does not change: the two share memory, of which a page
@@ -199,6 +238,15 @@ class AttentionServiceServicer:
         """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
         refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
         stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AttachStream(self, request, context):
+        """Takes a stream over: rolls all its layers back to the committed length, so that whatever an earlier caller left
+        half done is gone, and begins a new generation; requests made for an older one are refused from then on. A sealed
+        stream stays as it is, in its generation. Fails with STREAM_NOT_FOUND, STALE_GENERATION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -280,6 +328,11 @@ def add_AttentionServiceServicer_to_server(servicer, server):
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.StepRequest.FromString,
                     response_serializer=rondel_dot_v1_dot_attention__pb2.StepResponse.SerializeToString,
             ),
+            'Decode': grpc.stream_stream_rpc_method_handler(
+                    servicer.Decode,
+                    request_deserializer=rondel_dot_v1_dot_attention__pb2.DecodeRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_attention__pb2.DecodeResponse.SerializeToString,
+            ),
             'ForkStream': grpc.unary_unary_rpc_method_handler(
                     servicer.ForkStream,
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.ForkStreamRequest.FromString,
@@ -289,6 +342,11 @@ def add_AttentionServiceServicer_to_server(servicer, server):
                     servicer.TruncateStream,
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamRequest.FromString,
                     response_serializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamResponse.SerializeToString,
+            ),
+            'AttachStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttachStream,
+                    request_deserializer=rondel_dot_v1_dot_attention__pb2.AttachStreamRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_attention__pb2.AttachStreamResponse.SerializeToString,
             ),
             'SealStream': grpc.unary_unary_rpc_method_handler(
                     servicer.SealStream,
@@ -341,6 +399,9 @@ class AttentionService:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -350,8 +411,8 @@ class AttentionService:
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
+    requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @staticmethod
@@ -463,6 +524,33 @@ class AttentionService:
             _registered_method=True)
 
     @staticmethod
+    def Decode(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rondel.v1.AttentionService/Decode',
+            rondel_dot_v1_dot_attention__pb2.DecodeRequest.SerializeToString,
+            rondel_dot_v1_dot_attention__pb2.DecodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ForkStream(request,
             target,
             options=(),
@@ -506,6 +594,33 @@ class AttentionService:
             '/rondel.v1.AttentionService/TruncateStream',
             rondel_dot_v1_dot_attention__pb2.TruncateStreamRequest.SerializeToString,
             rondel_dot_v1_dot_attention__pb2.TruncateStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rondel.v1.AttentionService/AttachStream',
+            rondel_dot_v1_dot_attention__pb2.AttachStreamRequest.SerializeToString,
+            rondel_dot_v1_dot_attention__pb2.AttachStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,9 @@ class AttentionServiceStub:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -48,8 +51,8 @@ class AttentionServiceStub:
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
+    requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @_typing.overload
@@ -78,6 +81,25 @@ class AttentionServiceStub:
     malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
     PROJECTION_NOT_FOUND.
     """
+    Decode: _grpc.StreamStreamMultiCallable[_attention_pb2.DecodeRequest, _attention_pb2.DecodeResponse]
+    """Carries out operations on many streams in one long-lived call. An operation does, and fails with, what the unary
+    method of its request does; its result has its status, and the others go on. Operations that name a stream are
+    carried out in the order in which they were sent, those of different streams in any order; results come as they
+    are there. The call fails as a whole, with INVALID_REQUEST, only for a request that is malformed: one that cannot
+    be parsed, op_ids that do not increase, an operation that is missing or of an unknown kind, more than the server's
+    `max_step_items` operations, a `received_op_id` that no result had. Of that request nothing is carried out.
+
+    The server begins with `hello`. A caller says with `received_op_id` which results it has taken in: at the latest
+    when these are half of `decode_window_bytes` that it has not told of. It keeps the requests that are not answered
+    within as many bytes, or to one. Once the results that the server has not been told of are more than the window
+    it begins nothing, and reads on only as far as such callers need. A caller that does not take results, or does
+    not say so, for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+
+    When the server is about to stop it sends `go_away`, answers what it has read, and ends the call with OK. It also
+    ends it so when the caller has half-closed it. However a call ends, its streams stay: only a close operation or
+    CloseStream ends one, or the idle lease. What was sent and not answered may have been carried out; repeating it
+    tells.
+    """
     ForkStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.ForkStreamRequest, _attention_pb2.ForkStreamResponse]
     """Makes a new stream that begins as another one is: its tokens, the lengths of its layers, and how far it can be
     truncated; generation 0. Nothing is copied and the other does not change: the two share memory, of which a page
@@ -90,6 +112,11 @@ class AttentionServiceStub:
     """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
     refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
     stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
+    """
+    AttachStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AttachStreamRequest, _attention_pb2.AttachStreamResponse]
+    """Takes a stream over: rolls all its layers back to the committed length, so that whatever an earlier caller left
+    half done is gone, and begins a new generation; requests made for an older one are refused from then on. A sealed
+    stream stays as it is, in its generation. Fails with STREAM_NOT_FOUND, STALE_GENERATION.
     """
     SealStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.SealStreamRequest, _attention_pb2.SealStreamResponse]
     """Ends all change: from now on the stream refuses new tokens and truncates with STREAM_SEALED and is only
@@ -133,6 +160,9 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -142,8 +172,8 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
+    requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -169,6 +199,25 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
     PROJECTION_NOT_FOUND.
     """
+    Decode: _aio.StreamStreamMultiCallable[_attention_pb2.DecodeRequest, _attention_pb2.DecodeResponse]  # type: ignore[assignment]
+    """Carries out operations on many streams in one long-lived call. An operation does, and fails with, what the unary
+    method of its request does; its result has its status, and the others go on. Operations that name a stream are
+    carried out in the order in which they were sent, those of different streams in any order; results come as they
+    are there. The call fails as a whole, with INVALID_REQUEST, only for a request that is malformed: one that cannot
+    be parsed, op_ids that do not increase, an operation that is missing or of an unknown kind, more than the server's
+    `max_step_items` operations, a `received_op_id` that no result had. Of that request nothing is carried out.
+
+    The server begins with `hello`. A caller says with `received_op_id` which results it has taken in: at the latest
+    when these are half of `decode_window_bytes` that it has not told of. It keeps the requests that are not answered
+    within as many bytes, or to one. Once the results that the server has not been told of are more than the window
+    it begins nothing, and reads on only as far as such callers need. A caller that does not take results, or does
+    not say so, for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+
+    When the server is about to stop it sends `go_away`, answers what it has read, and ends the call with OK. It also
+    ends it so when the caller has half-closed it. However a call ends, its streams stay: only a close operation or
+    CloseStream ends one, or the idle lease. What was sent and not answered may have been carried out; repeating it
+    tells.
+    """
     ForkStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.ForkStreamRequest, _attention_pb2.ForkStreamResponse]  # type: ignore[assignment]
     """Makes a new stream that begins as another one is: its tokens, the lengths of its layers, and how far it can be
     truncated; generation 0. Nothing is copied and the other does not change: the two share memory, of which a page
@@ -181,6 +230,11 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
     refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
     stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
+    """
+    AttachStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.AttachStreamRequest, _attention_pb2.AttachStreamResponse]  # type: ignore[assignment]
+    """Takes a stream over: rolls all its layers back to the committed length, so that whatever an earlier caller left
+    half done is gone, and begins a new generation; requests made for an older one are refused from then on. A sealed
+    stream stays as it is, in its generation. Fails with STREAM_NOT_FOUND, STALE_GENERATION.
     """
     SealStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.SealStreamRequest, _attention_pb2.SealStreamResponse]  # type: ignore[assignment]
     """Ends all change: from now on the stream refuses new tokens and truncates with STREAM_SEALED and is only
@@ -223,6 +277,9 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
@@ -232,8 +289,8 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
+    requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @_abc_1.abstractmethod
@@ -283,6 +340,31 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def Decode(
+        self,
+        request_iterator: _MaybeAsyncIterator[_attention_pb2.DecodeRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_attention_pb2.DecodeResponse], _abc.AsyncIterator[_attention_pb2.DecodeResponse]]:
+        """Carries out operations on many streams in one long-lived call. An operation does, and fails with, what the unary
+        method of its request does; its result has its status, and the others go on. Operations that name a stream are
+        carried out in the order in which they were sent, those of different streams in any order; results come as they
+        are there. The call fails as a whole, with INVALID_REQUEST, only for a request that is malformed: one that cannot
+        be parsed, op_ids that do not increase, an operation that is missing or of an unknown kind, more than the server's
+        `max_step_items` operations, a `received_op_id` that no result had. Of that request nothing is carried out.
+
+        The server begins with `hello`. A caller says with `received_op_id` which results it has taken in: at the latest
+        when these are half of `decode_window_bytes` that it has not told of. It keeps the requests that are not answered
+        within as many bytes, or to one. Once the results that the server has not been told of are more than the window
+        it begins nothing, and reads on only as far as such callers need. A caller that does not take results, or does
+        not say so, for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+
+        When the server is about to stop it sends `go_away`, answers what it has read, and ends the call with OK. It also
+        ends it so when the caller has half-closed it. However a call ends, its streams stay: only a close operation or
+        CloseStream ends one, or the idle lease. What was sent and not answered may have been carried out; repeating it
+        tells.
+        """
+
+    @_abc_1.abstractmethod
     def ForkStream(
         self,
         request: _attention_pb2.ForkStreamRequest,
@@ -305,6 +387,17 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         """Takes tokens off the end of a stream. Succeeds with a new generation; requests made for an older one are
         refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
         stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
+        """
+
+    @_abc_1.abstractmethod
+    def AttachStream(
+        self,
+        request: _attention_pb2.AttachStreamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_attention_pb2.AttachStreamResponse, _abc.Awaitable[_attention_pb2.AttachStreamResponse]]:
+        """Takes a stream over: rolls all its layers back to the committed length, so that whatever an earlier caller left
+        half done is gone, and begins a new generation; requests made for an older one are refused from then on. A sealed
+        stream stays as it is, in its generation. Fails with STREAM_NOT_FOUND, STALE_GENERATION.
         """
 
     @_abc_1.abstractmethod
