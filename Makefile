@@ -80,7 +80,7 @@ test-deep: .venv
 TRACED := RONDEL_TEST_TRACED=1 OTEL_TRACES_EXPORTER=none
 test-traced: .venv
 	$(TRACED) $(BIN)/python -m pytest tests/server tests/client
-	$(TRACED) RONDEL_TEST_SOCKET=unix $(BIN)/python -m pytest tests/server
+	$(TRACED) $(BIN)/python -m pytest tests/server --transport=unix
 
 # The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
 # (gcc 12 for AArch64 breaks down over vectorising the test's own scalar loops.)

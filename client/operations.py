@@ -12,7 +12,15 @@ from rondel.client.checks import checked_limit, checked_list, checked_spec, chec
 from rondel.client.core import StreamCore, request_id
 from rondel.client.limits import Limits
 from rondel.client.opened import Opened
-from rondel.client.values import Array, Options, ServerInfo, StepOutcome
+from rondel.client.values import (
+    Array,
+    ListedStream,
+    Options,
+    ServerInfo,
+    StepOutcome,
+    listed_of,
+    tenant_of,
+)
 from rondel.decoder.errors import (
     DeadlineExpired,
     InvalidRequest,
@@ -23,10 +31,13 @@ from rondel.decoder.errors import (
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_to_message
+from rondel.v1.tenant_pb2 import ListStreamsRequest
 
 _UNHEARD: Final = (DeadlineExpired, ServerUnavailable)
 """After these a request may have been carried out."""
 _BATCH: Final = ("streams", "qs", "ks", "vs")
+_PAGE: Final = 500
+"""Streams in an answer, of some 100 bytes each."""
 
 
 class OpenOptions(TypedDict, total=False):
@@ -125,7 +136,21 @@ def server_info(limits: Limits) -> Steps[ServerInfo]:
         max_step_items=reply.limits.max_step_items,
         idle_lease_ms=reply.limits.idle_lease_ms,
         projections=tuple(reply.projections),
+        overcommit=reply.memory.overcommit or 1.0,
+        tenant=tenant_of(reply.tenant),
     )
+
+
+def list_streams() -> Steps[list[ListedStream]]:
+    """All streams of one's tenant, oldest first."""
+    found: list[ListedStream] = []
+    request = ListStreamsRequest(page_size=_PAGE)
+    while True:
+        reply = yield from ask(calls.LIST, request)
+        found += map(listed_of, reply.streams)
+        if not reply.next_page_token:
+            return found
+        request.page_token = reply.next_page_token
 
 
 def step_batch(

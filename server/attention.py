@@ -8,12 +8,14 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from rondel.server import steps
 from rondel.server.bounds import check_items
 from rondel.server.config import ServerConfig
 from rondel.server.decode import Decoding
 from rondel.server.decode_operations import Operations
 from rondel.server.door import Call
 from rondel.server.duplex import Duplex
+from rondel.server.listing import list_streams
 from rondel.server.projections import ProjectionSets
 from rondel.server.scheduler import Scheduler
 from rondel.server.stepping import Asked, Stepping
@@ -22,6 +24,7 @@ from rondel.server.tenant_streams import TenantStreams
 from rondel.server.transfers import Transfers
 from rondel.server.work import Work
 from rondel.v1 import attention_pb2 as pb
+from rondel.v1.tenant_pb2 import ListStreamsRequest, ListStreamsResponse
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -36,12 +39,11 @@ class AttentionService:
         streams: StreamRegistry,
         scheduler: Scheduler,
         projections: ProjectionSets,
-        version: str,
     ) -> None:
         self._config = config
         self._streams = streams
         self._scheduler = scheduler
-        self._work = Work(config, streams, projections, version)
+        self._work = Work(config, streams, projections)
         self._stepping = Stepping(config, streams)
         self._transfers = Transfers(config, streams, scheduler, projections)
         operations = Operations(config, streams, scheduler, self._stepping, self._work)
@@ -51,20 +53,23 @@ class AttentionService:
         return await self._on_worker(self._work.open, request, call)
 
     async def append_token(self, request: pb.AppendTokenRequest, call: Call) -> pb.AppendTokenResponse:
-        return await self._on_worker(self._work.append, request, call)
+        with call.steps(steps.of_append(request)):
+            return await self._on_worker(self._work.append, request, call)
 
     async def attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
-        return await self._on_worker(self._work.attend, request, call)
+        with call.steps(steps.of_attend(request)):
+            return await self._on_worker(self._work.attend, request, call)
 
     async def step(self, request: pb.StepRequest, call: Call) -> pb.StepResponse:
         check_items("step", "items", len(request.items), self._config.max_step_items)
-        return await self._scheduler.run_jointly(
-            self._stepping,
-            Asked(call.tenant, request, pb.StepResponse()),
-            cost=call.size,
-            deadline=call.deadline,
-            tenant=call.tenant,
-        )
+        with call.steps(steps.of_step(request)):
+            return await self._scheduler.run_jointly(
+                self._stepping,
+                Asked(call.tenant, request, pb.StepResponse()),
+                cost=call.size,
+                deadline=call.deadline,
+                tenant=call.tenant,
+            )
 
     async def decode(self, duplex: Duplex, call: Call) -> None:
         await self._decoding.converse(duplex, call)
@@ -85,6 +90,9 @@ class AttentionService:
 
     async def get_stream(self, request: pb.GetStreamRequest, call: Call) -> pb.GetStreamResponse:
         return await self._on_worker(self._work.get, request, call)
+
+    async def list_streams(self, request: ListStreamsRequest, call: Call) -> ListStreamsResponse:
+        return await self._on_worker(list_streams, request, call)
 
     async def close_stream(self, request: pb.CloseStreamRequest, call: Call) -> pb.CloseStreamResponse:
         return await self._on_worker(self._work.close, request, call)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 
-from rondel.decoder import kernels, pool
 from rondel.decoder.errors import InvalidRequest
 from rondel.server import exactly_once, forking, returns
 from rondel.server.config import ServerConfig
 from rondel.server.entries import Entry
+from rondel.server.info import decode_hello, server_info
 from rondel.server.logs import shortened
 from rondel.server.projections import ProjectionSets
 from rondel.server.replies import (
@@ -37,13 +37,10 @@ log = logging.getLogger("rondel.server")
 class Work:
     """One method for each of the service's that is answered with one message. For the scheduler's worker."""
 
-    def __init__(
-        self, config: ServerConfig, streams: StreamRegistry, projections: ProjectionSets, version: str
-    ) -> None:
+    def __init__(self, config: ServerConfig, streams: StreamRegistry, projections: ProjectionSets) -> None:
         self._config = config
         self._streams = streams
         self._projections = projections
-        self._version = version
         self._lease_ms = milliseconds(config.idle_lease_seconds)
 
     def open(self, request: pb.OpenStreamRequest, streams: TenantStreams) -> pb.OpenStreamResponse:
@@ -78,6 +75,7 @@ class Work:
         return pb.ForkStreamResponse(stream=self.opened(forking.fork(streams, request)))
 
     def opened(self, entry: Entry) -> pb.OpenStreamResponse:
+        entry.session.check_sound()  # it may be one of an earlier start, named again
         return opened(entry, self._streams, self._lease_ms)
 
     def append(self, request: pb.AppendTokenRequest, streams: TenantStreams) -> pb.AppendTokenResponse:
@@ -132,6 +130,7 @@ class Work:
     def get(self, request: pb.GetStreamRequest, streams: TenantStreams) -> pb.GetStreamResponse:
         entry = _entry(streams, request.stream)
         session = entry.session
+        session.check_sound()
         stats = session.stats(quality=request.quality)
         if stats.quality is not None and stats.quality.worrying and not entry.worried:
             entry.worried = True
@@ -162,40 +161,11 @@ class Work:
         )
 
     def info(self, request: pb.GetServerInfoRequest, streams: TenantStreams) -> pb.GetServerInfoResponse:
-        memory = self._streams.arena.stats()
-        return pb.GetServerInfoResponse(
-            version=self._version,
-            tier=kernels.TIER,
-            epoch=self._streams.epoch,
-            start_id=self._streams.start_id,
-            limits=self._limits(),
-            memory=pb.MemoryInfo(
-                budget=memory.budget,
-                reserved=memory.reserved,
-                resident=memory.resident,
-                shared=memory.shared,
-            ),
-            streams=len(streams),
-            threads=pool.threads(),
-            projections=self._projections.names,
-        )
+        return server_info(self._config, self._streams, self._projections, streams.tenant.name)
 
     def hello(self) -> pb.DecodeHello:
         """What never changes, so this one may be called on the loop."""
-        return pb.DecodeHello(
-            limits=self._limits(), epoch=self._streams.epoch, start_id=self._streams.start_id
-        )
-
-    def _limits(self) -> pb.ServerLimits:
-        return pb.ServerLimits(
-            max_message_bytes=self._config.max_message_bytes,
-            max_streams=self._streams.max_streams,
-            max_queue_bytes=self._config.queue_bytes,
-            max_step_items=self._config.max_step_items,
-            idle_lease_ms=self._lease_ms,
-            stall_timeout_ms=milliseconds(self._config.stall_timeout_seconds),
-            decode_window_bytes=self._config.decode_window_bytes,
-        )
+        return decode_hello(self._config, self._streams)
 
 
 def _entry(streams: TenantStreams, stream: pb.StreamRef) -> Entry:

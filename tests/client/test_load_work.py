@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from transports import channel_to, to
 
 from rondel.client import AttentionClient
 from rondel.client.load.check import Findings
@@ -46,6 +47,7 @@ def job(target: str, schedule: Schedule, workload: Workload, **changed: Any) -> 
     fields: dict[str, Any] = {
         "name": "worker 0",
         "target": target,
+        "access": to(target),
         "schedule": schedule,
         "streams": tuple(range(6)),
         "workload": workload,
@@ -60,7 +62,7 @@ def job(target: str, schedule: Schedule, workload: Workload, **changed: Any) -> 
 
 async def done(job: Job, said: list[Message] | None = None) -> Done:
     """What a worker process does between its first and its last message."""
-    async with Connection(job.target, timeout=job.timeout) as connection:
+    async with Connection(job.target, timeout=job.timeout, **job.access) as connection:
         heard: list[Message] = [] if said is None else said
         work = Work(job, connection, await connection.info(), heard.append)
         try:
@@ -75,7 +77,7 @@ async def done(job: Job, said: list[Message] | None = None) -> Done:
 def nothing_left(address: str) -> Iterator[None]:
     """The server has no stream and has reserved nothing when the test is over."""
     yield
-    with AttentionClient(address) as client:
+    with AttentionClient(address, **to(address)) as client:
         info = client.info()
     assert (info.streams, info.reserved) == (0, 0)
 
@@ -152,7 +154,7 @@ async def test_a_victim_tells_its_handles(address: str) -> None:
     await done(job(address, Closed(concurrency=2), STEPS, victim=True), said)
     handles = {message.handle for message in said if isinstance(message, Opened)}
     assert len(handles) == 6
-    async with Connection(address, timeout=5) as connection:
+    async with Connection(address, timeout=5, **to(address)) as connection:
         stream = await connection.open(STEPS.spec())
         assert await connection.close_handle(stream.handle)
         assert not await connection.close_handle(handles.pop())
@@ -204,7 +206,7 @@ class Silent(Between):
 
 @asynccontextmanager
 async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterator[tuple[str, Between]]:
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with channel_to(address) as channel:
         handler = kind(channel, chosen)
         server = grpc.aio.server()
         server.add_generic_rpc_handlers([handler])
@@ -220,7 +222,7 @@ async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterat
 @pytest.mark.usefixtures("nothing_left")
 async def test_one_wrong_bit_in_one_answer_is_found(address: str) -> None:
     async with between(address, Between, 25) as (target, _):
-        found = await done(job(target, Constant(rate=100), STEPS))
+        found = await done(job(target, Constant(rate=100), STEPS, access={}))
     assert found.findings.checked == 80
     assert found.findings.wrong == 1
     assert found.findings.first_wrong is not None
@@ -234,7 +236,7 @@ async def test_what_is_never_answered_counts_with_the_time_it_has_waited(
 ) -> None:
     """One stream's answer is kept from it: what was due on that stream is UNFINISHED, and slow."""
     async with between(address, Silent, 12) as (target, _):
-        found = await done(job(target, schedule, STEPS, drain=0.3))
+        found = await done(job(target, schedule, STEPS, access={}, drain=0.3))
     totals = Totals([found.tallies])
     assert totals.statuses[UNFINISHED] >= 1
     if isinstance(schedule, Constant):

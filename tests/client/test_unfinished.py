@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transports import to
 
 from rondel.client import AsyncAttentionClient, AttentionClient, calls, operations
 from rondel.client.calls import Call
@@ -141,9 +142,9 @@ def test_steps_of_one_layer_end_what_was_unfinished(
 
 
 async def test_cancelled_opens_leave_no_stream(address: str) -> None:
-    with AttentionClient(address) as direct:
+    with AttentionClient(address, **to(address)) as direct:
         before = direct.info().streams
-        async with AsyncAttentionClient(address) as client:
+        async with AsyncAttentionClient(address, **to(address)) as client:
             await client.info()
             cut = 0
             for number in range(60):
