@@ -1,25 +1,132 @@
-"""Something that waits for the scheduler's worker, and what became of it."""
+"""Something that waits for the scheduler's worker, what it will cost, and what became of it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rondel.decoder.errors import DeadlineExpired
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an operation will do, as far as it can be told before it begins: what its time is estimated by."""
+
+    kind: str = ""
+    """What is alike in cost per item, byte and product."""
+    items: int = 0
+    """Parts that cost something each, however small: items of a step, layers of an append."""
+    bytes: int = 0
+    """Bytes of the caches that are read or written."""
+    products: int = 0
+    """Multiplications of the attention."""
+
+
+NO_LOAD = Load()
+
+
+class Waiter(Protocol):
+    """Who waits for an operation: an ``asyncio.Future``, or what a simulation has for one."""
+
+    def cancelled(self) -> bool:
+        """Whether nobody waits any more."""
 
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """``work`` takes the argument; if it is ``joint``, a list of arguments of such operations."""
+    """``work`` takes the argument; if it is ``joint``, a list of arguments of such operations; if it goes
+    ``piecewise`` it is a generator that stops where others may have their turn."""
 
     work: Callable[[Any], Any]
     argument: Any
-    joint: bool
-    future: asyncio.Future[Any]
+    future: Waiter
     cost: int
+    """Bytes of the request; 0 = it is the next part of what was let in before, and is always let in."""
     deadline: float | None
-    tenant: str
+    tenant: str | None
+    """Whose it is. None = nobody's: it begins when all that arrived before it is over."""
     arrived: float
+    load: Load = NO_LOAD
+    joint: bool = False
+    piecewise: bool = False
+    number: int = 0
+    """Its place in the order of arrival."""
+    estimate: float = 0.0
+    """Seconds that are left of it, by the model."""
+    spent: float = 0.0
+    """Seconds that pieces of it have taken."""
+    withdrawn: bool = False
+    """It is in the queue only until its turn comes, and counts as gone."""
+    pieces: Generator[None, None, Any] | None = None
     result: Any = None
     error: Exception | None = None
     settled: bool = False
+
+    def expired(self, now: float) -> bool:
+        """Whether whoever waits has been given an answer by the clock."""
+        return self.deadline is not None and now >= self.deadline
+
+    def close(self) -> None:
+        """There will be no other piece of it."""
+        if self.pieces is not None:
+            self.pieces.close()
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Operations that are carried out in one call, and those that were found in their way and are not."""
+
+    operations: list[Operation]
+    began: float
+    estimate: float = 0.0
+    """Seconds, by the model."""
+    cost: int = 0
+    """Bytes of the requests."""
+    expired: list[Operation] = field(default_factory=list)
+    cancelled: list[Operation] = field(default_factory=list)
+
+    def carry_out(self) -> bool:
+        """Calls the work; whether it is over. False: it has stopped between two of its pieces.
+
+        Raises only what is no Exception; the operations are then neither settled nor have an error.
+        """
+        first = self.operations[0]
+        try:
+            if first.piecewise:
+                return _piece(first)
+            if first.joint:
+                results = first.work([operation.argument for operation in self.operations])
+            else:
+                results = [first.work(first.argument)]
+            for operation, result in zip(self.operations, results, strict=True):
+                operation.result, operation.settled = result, True
+        except Exception as error:  # noqa: BLE001 - it is handed to whoever waits for the operation
+            for operation in self.operations:
+                operation.error = error
+        return True
+
+    def check(self, number: int, now: float) -> None:
+        """For the work, right before it changes something or begins a kernel, about the argument of that
+        number. Raises DeadlineExpired if the answer would be for nobody."""
+        operation = self.operations[number]
+        if operation.expired(now):
+            raise late()
+        if operation.future.cancelled():
+            raise DeadlineExpired("the caller has left; nothing was done")
+
+
+def late() -> DeadlineExpired:
+    """The error of an operation whose time has passed."""
+    return DeadlineExpired("the deadline passed before the work began; nothing was done")
+
+
+def _piece(operation: Operation) -> bool:
+    if operation.pieces is None:
+        operation.pieces = operation.work(operation.argument)
+    try:
+        next(operation.pieces)
+    except StopIteration as end:
+        operation.result, operation.settled = end.value, True
+        return True
+    return False
