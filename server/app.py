@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Coroutine
@@ -27,6 +28,7 @@ from rondel.server.health import NAME as HEALTH
 from rondel.server.health import Health
 from rondel.server.listening import bind_tcp, bind_unix, check_tcp, check_unix
 from rondel.server.models import Models
+from rondel.server.observer import DEAF, Observer
 from rondel.server.projections import ProjectionSets
 from rondel.server.scheduler import Scheduler
 from rondel.server.streams import StreamRegistry
@@ -46,16 +48,29 @@ SERVICES = (_ATTENTION.full_name, _GENERATION.full_name)
 class Server:
     """A running server. Made by :meth:`start`; belongs to the event loop that it was started on."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, observer: Observer = DEAF) -> None:
         self.config = config
+        self._observer = observer
         self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
         self.streams = StreamRegistry(
             self.arena, max_streams=config.max_streams, lease_seconds=config.idle_lease_seconds
         )
-        self.scheduler = Scheduler("attention", queue_bytes=config.queue_bytes)
+        self.scheduler = Scheduler(
+            "attention",
+            queue_bytes=config.queue_bytes,
+            queue_seconds=config.max_queue_seconds or math.inf,
+            stuck_seconds=config.stuck_seconds or math.inf,
+            observer=observer,
+        )
         self.addresses: tuple[str, ...] = ()
         """Where it listens, as gRPC targets: TCP first, with the actual port."""
-        self._generator = Scheduler("generation", queue_bytes=config.queue_bytes)
+        # How much waits here is bounded by the number of generations, each of which takes its turns.
+        self._generator = Scheduler(
+            "generation",
+            queue_bytes=config.queue_bytes,
+            stuck_seconds=config.stuck_seconds or math.inf,
+            observer=observer,
+        )
         self._door = Door()
         self._models = Models(config.model)
         self._projections = ProjectionSets(config.projections)
@@ -166,7 +181,7 @@ class Server:
 
     def _register(self) -> None:
         attention = AttentionService(
-            self.config, self.streams, self.scheduler, self._projections, __version__
+            self.config, self.streams, self.scheduler, self._projections, __version__, self._observer
         )
         generation = GenerationService(self.config, self.arena, self._generator, self._models)
         self._server.add_generic_rpc_handlers(
@@ -184,10 +199,22 @@ class Server:
         return tuple(addresses)
 
     async def _watch(self, scheduler: Scheduler, name: str, services: tuple[str, ...]) -> None:
-        """A server whose worker is gone says so."""
-        await scheduler.ended.wait()
+        """A server whose worker is gone says so; one whose worker is stuck, for as long as it is."""
+        bound, cause, stuck = self.config.stuck_seconds, f"the {name} worker is stuck", False
+        while not scheduler.ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(scheduler.ended.wait(), min(1.0, bound / 4) if bound else None)
+            seconds = scheduler.busy_seconds
+            if bound and not stuck and seconds > bound:
+                stuck = True
+                log.critical("the %s worker has been inside one operation for %.1f s", name, seconds)
+                self._health.fail(cause, services)
+            elif stuck and seconds <= bound:
+                stuck = False
+                log.warning("the %s worker goes on", name)
+                self._health.recover(cause)
         log.critical("the %s worker has ended", name)
-        self._health.fail(services)
+        self._health.fail(f"the {name} worker has ended", services)
 
     async def _expire(self) -> None:
         lease = self.config.idle_lease_seconds

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
 from rondel.decoder import kernels, pool
-from rondel.decoder.errors import InvalidRequest
-from rondel.server import exactly_once, forking, returns
+from rondel.decoder.errors import InvalidRequest, SequenceGap
+from rondel.server import attending, exactly_once, forking, loads, returns
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
 from rondel.server.entries import Entry
+from rondel.server.observer import DEAF, Observer
+from rondel.server.operation import Load
 from rondel.server.projections import ProjectionSets
 from rondel.server.replies import (
     check_reply,
@@ -36,6 +38,9 @@ from rondel.v1.wire import from_tensor, to_tensor
 
 log = logging.getLogger("rondel.server")
 
+_SHORT: Final = Load("short")
+"""What looks something up, or changes a few numbers."""
+
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
@@ -50,24 +55,32 @@ class AttentionService:
         scheduler: Scheduler,
         projections: ProjectionSets,
         version: str,
+        observer: Observer = DEAF,
     ) -> None:
         self._config = config
         self._streams = streams
         self._scheduler = scheduler
         self._projections = projections
         self._version = version
-        self._stepping = Stepping(config, streams)
+        self._observer = observer
+        self._stepping = Stepping(config, streams, scheduler, observer)
         self._transfers = Transfers(config, streams, scheduler, projections)
         self._lease_ms = milliseconds(config.idle_lease_seconds)
 
     async def open_stream(self, request: pb.OpenStreamRequest, call: Call) -> pb.OpenStreamResponse:
-        return await self._on_worker(self._open, request, call)
+        return await self._on_worker(self._open, request, call, Load("open"))
 
     async def append_token(self, request: pb.AppendTokenRequest, call: Call) -> pb.AppendTokenResponse:
-        return await self._on_worker(self._append, request, call)
+        return await self._on_worker(self._append, request, call, loads.of_append(request))
 
     async def attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
-        return await self._on_worker(self._attend, request, call)
+        return await self._scheduler.run_piecewise(
+            partial(self._attend, request),
+            cost=call.size,
+            deadline=call.deadline,
+            tenant=call.tenant,
+            load=loads.of_attend(self._streams, request),
+        )
 
     async def step(self, request: pb.StepRequest, call: Call) -> pb.StepResponse:
         if not 1 <= len(request.items) <= self._config.max_step_items:
@@ -76,11 +89,16 @@ class AttentionService:
                 field="items",
             )
         return await self._scheduler.run_jointly(
-            self._stepping, request, cost=call.size, deadline=call.deadline, tenant=call.tenant
+            self._stepping,
+            request,
+            cost=call.size,
+            deadline=call.deadline,
+            tenant=call.tenant,
+            load=loads.of_step(self._streams, request),
         )
 
     async def fork_stream(self, request: pb.ForkStreamRequest, call: Call) -> pb.ForkStreamResponse:
-        return await self._on_worker(self._fork, request, call)
+        return await self._on_worker(self._fork, request, call, Load("fork"))
 
     async def truncate_stream(
         self, request: pb.TruncateStreamRequest, call: Call
@@ -107,9 +125,15 @@ class AttentionService:
     async def get_server_info(self, request: pb.GetServerInfoRequest, call: Call) -> pb.GetServerInfoResponse:
         return await self._on_worker(self._info, request, call)
 
-    async def _on_worker(self, work: Callable[[Request], Response], request: Request, call: Call) -> Response:
+    async def _on_worker(
+        self, work: Callable[[Request], Response], request: Request, call: Call, load: Load = _SHORT
+    ) -> Response:
         return await self._scheduler.run(
-            partial(work, request), cost=call.size, deadline=call.deadline, tenant=call.tenant
+            partial(work, request),
+            cost=max(1, call.size),  # an empty request is a call, too
+            deadline=call.deadline,
+            tenant=call.tenant,
+            load=load,
         )
 
     # What follows runs on the worker.
@@ -145,25 +169,36 @@ class AttentionService:
 
     def _append(self, request: pb.AppendTokenRequest) -> pb.AppendTokenResponse:
         session = self._entry_to_change(request.stream).session
-        done = exactly_once.append(
-            session,
-            generation=request.generation,
-            position=request.position,
-            first_layer=request.first_layer,
-            k=from_tensor(request.k, name="k"),
-            v=from_tensor(request.v, name="v"),
-        )
+        k, v = from_tensor(request.k, name="k"), from_tensor(request.v, name="v")
+        tenant = self._scheduler.tenant()
+        self._scheduler.check()
+        try:
+            done = exactly_once.append(
+                session,
+                generation=request.generation,
+                position=request.position,
+                first_layer=request.first_layer,
+                k=k,
+                v=v,
+            )
+        except SequenceGap:
+            self._observer.gap(tenant)
+            raise
+        if done.duplicate:
+            self._observer.repeated(tenant)
+        else:
+            self._observer.stored(k.shape[0] * k.shape[1], tenant)
         return pb.AppendTokenResponse(
             committed_length=session.length, layer_length=done.layer_length, duplicate=done.duplicate
         )
 
-    def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
+    def _attend(self, request: pb.AttendRequest) -> Generator[None, None, pb.AttendResponse]:
         session = self._entry(request.stream).session
         q = from_tensor(request.q, name="q")
         size = reply_bytes(session, request.layer, q) + returns.extra_bytes(session, request, q)
         check_reply(size, self._config.max_message_bytes)
         options = options_from_message(request.options) if request.HasField("options") else None
-        out, lse = exactly_once.attend(
+        out, lse = yield from attending.attend(
             session,
             generation=request.generation,
             position=request.position if request.HasField("position") else None,
@@ -171,6 +206,7 @@ class AttentionService:
             q=q,
             return_lse=request.return_lse,
             options=options,
+            check=self._scheduler.check,
         )
         response = pb.AttendResponse(out=to_tensor(out), lse=optional(lse), committed_length=session.length)
         returns.fill(response, session, request, q, options)
@@ -234,6 +270,7 @@ class AttentionService:
                 max_step_items=self._config.max_step_items,
                 idle_lease_ms=self._lease_ms,
                 stall_timeout_ms=milliseconds(self._config.stall_timeout_seconds),
+                max_queue_ms=milliseconds(self._config.max_queue_seconds),
             ),
             memory=pb.MemoryInfo(
                 budget=memory.budget,

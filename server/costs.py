@@ -22,8 +22,9 @@ _KEPT: Final = 0.97
 _STEADY: Final = 0.01
 """How much is left as it is, where observations say little about it."""
 _MOST: Final = 8.0
-"""An observation counts as at most so many times what was expected: a machine that stood still for a while is
-not a slow one. A slow one is learned within a few observations."""
+_CREDIBLE: Final = 3
+"""What took more than so many times what was expected is not believed, until it has happened so often on end:
+a machine that stood still for a while is not a slow one."""
 _LEAST_SECONDS: Final = 1e-3
 _MANY: Final = 16
 """So much is gathered before it counts as an observation: for short work the model must cost little."""
@@ -70,6 +71,7 @@ class _Kind:
         self._gathered: Vector = [0.0] * len(_ROUND)
         self._seconds = 0.0
         self._count = 0
+        self._surprises: Vector = []
 
     def gather(self, amounts: tuple[int, ...], seconds: float) -> None:
         gathered = self._gathered = [
@@ -84,8 +86,12 @@ class _Kind:
     def _fit(self, u: Vector, seconds: float) -> None:
         m, squares, targets = self.factors, self._squares, self._targets
         expected = max(1e-7, sum(m[axis] * u[axis] for axis in _AXES))
+        ratio = seconds / expected
+        if ratio > _MOST:
+            self._be_surprised(ratio)
+            return
+        self._surprises.clear()
         u = [part / expected for part in u]
-        ratio = min(seconds / expected, _MOST)
         for i in _AXES:
             row = squares[i]
             for j in _AXES:
@@ -96,3 +102,13 @@ class _Kind:
             inertia = _STEADY * row[i] + 1e-12
             others = sum(row[j] * m[j] for j in _AXES if j != i)
             m[i] = max(0.0, (targets[i] + inertia * m[i] - others) / (row[i] + inertia))
+
+    def _be_surprised(self, ratio: float) -> None:
+        self._surprises.append(ratio)
+        if len(self._surprises) == _CREDIBLE:
+            slower = min(self._surprises)
+            self._surprises.clear()
+            # What was learned on a machine so much faster would outweigh all that comes.
+            self.factors = [max(factor, 1e-3) * slower for factor in self.factors]
+            self._squares = [[0.0] * len(_ROUND) for _ in _AXES]
+            self._targets = [0.0] * len(_ROUND)

@@ -120,6 +120,7 @@ class Dispatch:
         )
         for operation in left:
             if operation.withdrawn or operation.future.cancelled():
+                operation.withdrawn = True  # the caller may be about to say so
                 batch.cancelled.append(operation)
             else:
                 operation.error = late()
@@ -136,7 +137,8 @@ class Dispatch:
             for operation in operations:
                 if operation.tenant is not None:
                     share = seconds * (operation.estimate + LEAST_SECONDS) / expected
-                    self._queue.charge(operation.tenant, share - max(operation.estimate, LEAST_SECONDS))
+                    charged = max(operation.estimate, LEAST_SECONDS)
+                    self._queue.charge(operation.tenant, max(share, LEAST_SECONDS) - charged)
                 operation.spent += seconds
             if over:
                 if operations[0].error is None:  # what failed was quick, and says nothing about the others

@@ -59,6 +59,8 @@ class FairQueue:
         self.bytes = 0
         self.waiting = 0
         """Operations, withdrawn ones and nobody's left out."""
+        self._held = 0
+        """Those in lines, withdrawn ones too."""
 
     def line(self, tenant: str) -> Line | None:
         """What a tenant has waiting, if it was here lately."""
@@ -74,12 +76,11 @@ class FairQueue:
         if operation.tenant is None:
             self._nobodys.append(operation)
             return
-        line = self._lines.get(operation.tenant)
-        if line is None:
-            line = self._lines[operation.tenant] = Line(self.weight(operation.tenant), self._turn)
+        line = self._line(operation.tenant)
         if not line.waiting:
             line.used = max(line.used, self._turn)
         line.waiting.append(operation)
+        self._held += 1
         self._count(line, operation, 1)
         self._settle(line)
 
@@ -88,8 +89,9 @@ class FairQueue:
         if operation.tenant is None:
             self._nobodys.appendleft(operation)
             return
-        line = self._lines[operation.tenant]
+        line = self._line(operation.tenant)
         line.waiting.appendleft(operation)
+        self._held += 1
         self._count(line, operation, 1)
         self._settle(line)
 
@@ -98,7 +100,7 @@ class FairQueue:
         if not operation.withdrawn:
             operation.withdrawn = True
             if operation.tenant is not None:
-                self._count(self._lines[operation.tenant], operation, -1)
+                self._count(self._line(operation.tenant), operation, -1)
 
     def charge(self, tenant: str, seconds: float) -> None:
         """A tenant has used so many seconds more than it was thought to, or less."""
@@ -168,11 +170,17 @@ class FairQueue:
         self._lines.clear()
         self._heap.clear()
         self._turn = self.seconds = 0.0
-        self.bytes = self.waiting = 0
+        self.bytes = self.waiting = self._held = 0
 
     def __bool__(self) -> bool:
         """Whether :meth:`take` finds anything."""
-        return bool(self._heap or self._nobodys)
+        return bool(self._held or self._nobodys)
+
+    def _line(self, tenant: str) -> Line:
+        line = self._lines.get(tenant)
+        if line is None:
+            line = self._lines[tenant] = Line(self.weight(tenant), self._turn)
+        return line
 
     def _nobodys_turn(self) -> bool:
         if not self._nobodys:
@@ -193,6 +201,7 @@ class FairQueue:
             if not (operation.withdrawn or over(operation)):
                 return line
             left.append(line.waiting.popleft())
+            self._held -= 1
             if not operation.withdrawn:
                 self._count(line, operation, -1)
             self._settle(line)
@@ -201,6 +210,7 @@ class FairQueue:
     def _taken(self, line: Line) -> Operation:
         self._turn = max(self._turn, line.used)
         operation = line.waiting.popleft()
+        self._held -= 1
         self._count(line, operation, -1)
         line.used += max(operation.estimate, LEAST_SECONDS) / line.weight
         self._settle(line)

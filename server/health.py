@@ -23,20 +23,25 @@ class Health(health_pb2_grpc.HealthServicer):
 
     def __init__(self, serving: Mapping[str, bool]) -> None:
         self._serving = dict(serving)
+        self._failing: dict[str, frozenset[str]] = {}
+        """What is wrong, and which services do not serve for it."""
         self._changed = asyncio.Event()
         self._ending = False
 
-    def fail(self, services: Iterable[str]) -> None:
-        """These services no longer serve, and never will again."""
-        self._serving.update(dict.fromkeys(services, False))
-        # A new event for each change: every watcher waits for the one that it found with the status it sent.
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def fail(self, cause: str, services: Iterable[str]) -> None:
+        """These services do not serve for as long as the cause is there."""
+        self._failing[cause] = frozenset(services)
+        self._tell()
+
+    def recover(self, cause: str) -> None:
+        """The cause is gone. Services that fail for no other one serve again."""
+        self._failing.pop(cause, None)
+        self._tell()
 
     def end(self) -> None:
         """No service serves any more; watches are told so and then end."""
         self._ending = True
-        self.fail(list(self._serving))
+        self.fail("the server is ending", self._serving)
 
     async def Check(  # noqa: N802 - the name is the protocol's
         self, request: pb.HealthCheckRequest, context: grpc.aio.ServicerContext[object, object]
@@ -62,8 +67,14 @@ class Health(health_pb2_grpc.HealthServicer):
                 return
             await changed.wait()
 
+    def _tell(self) -> None:
+        # A new event for each change: every watcher waits for the one that it found with the status it sent.
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     def _status(self, service: str) -> int:
         serving = self._serving.get(service)
         if serving is None:
             return pb.HealthCheckResponse.SERVICE_UNKNOWN
-        return SERVING if serving else NOT_SERVING
+        failing = any(service in services for services in self._failing.values())
+        return SERVING if serving and not failing else NOT_SERVING

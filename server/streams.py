@@ -180,6 +180,11 @@ class StreamRegistry:
         entry.last_used = self.clock()
         return entry
 
+    def look_up(self, handle: str) -> DecoderSession | None:
+        """The session of a handle, whoever asks: for estimates, from any thread. Its lease stays as it is."""
+        entry = self._entries.get(handle)
+        return None if entry is None else entry.session
+
     def get_to_change(self, handle: str, epoch: int) -> Entry:
         """:meth:`get` for what changes the stream. Raises SessionBusy, too, while it is being exported."""
         entry = self.get(handle, epoch)
