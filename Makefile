@@ -22,7 +22,7 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-deep test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-restart crash-test accuracy endless conformance .venv
+.PHONY: help demo test test-deep test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-restart crash-test simulate overload accuracy endless conformance .venv
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +39,8 @@ help:
 	@echo 'make bench-forks  what a thousand continuations of one prompt cost, in bytes and in time'
 	@echo 'make bench-restart  how long a start on an arena in a file takes, per GiB (BENCH_ARGS=--gib 4)'
 	@echo 'make crash-test  a thousand processes killed at any moment: nothing acknowledged may be lost'
+	@echo 'make simulate  ten thousand schedules of the server with drops, doubles, delays and kills (SEEDS=1000, SEED=17)'
+	@echo 'make overload  three times what a server can do: what it still does, and how soon it refuses the rest'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make endless   a whole text as one stream with a window and sinks, beside recomputation (TEXT=FILE, an hour)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
@@ -107,6 +109,14 @@ bench-restart: .venv
 
 crash-test: .venv
 	PYTHONPATH=tests/decoder $(BIN)/python tests/decoder/crash_run.py $(CRASH_ARGS)
+
+SEEDS = 10000
+simulate: .venv
+	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/sim_run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# The server has the first core, the generator the second: two cores, and nothing else at work on them.
+overload: .venv
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/overload.py $(OVERLOAD_ARGS)
 
 # Any plain text will do (TEXT=FILE, 8 contexts of 1024 tokens). The one text that every clone has is short and
 # no prose: its two contexts show that all works, and twice the divergence of a novel.

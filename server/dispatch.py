@@ -110,7 +110,7 @@ class Dispatch:
         is to be given to :meth:`finish`."""
 
         def over(operation: Operation) -> bool:
-            return operation.expired(now) or operation.future.cancelled()
+            return operation.expired(now) or operation.hopeless(now) or operation.future.cancelled()
 
         together, left = self._queue.take(over, _Room())
         if not together and not left:

@@ -58,6 +58,8 @@ class Operation:
     """Seconds that pieces of it have taken."""
     withdrawn: bool = False
     """It is in the queue only until its turn comes, and counts as gone."""
+    stopped: bool = False
+    """The work was told that nobody waits for it."""
     pieces: Generator[None, None, Any] | None = None
     result: Any = None
     error: Exception | None = None
@@ -66,6 +68,14 @@ class Operation:
     def expired(self, now: float) -> bool:
         """Whether whoever waits has been given an answer by the clock."""
         return self.deadline is not None and now >= self.deadline
+
+    def hopeless(self, now: float) -> bool:
+        """Whether it would be over too late if it began now: by the estimate, of which no more counts than
+        half of the time that there was. So a wrong one never keeps out what begins at once, and is corrected.
+        """
+        if self.deadline is None:
+            return False
+        return now + min(self.estimate, (self.deadline - self.arrived) / 2) > self.deadline
 
     def close(self) -> None:
         """There will be no other piece of it."""
@@ -111,14 +121,16 @@ class Batch:
         number. Raises DeadlineExpired if the answer would be for nobody."""
         operation = self.operations[number]
         if operation.expired(now):
+            operation.stopped = True
             raise late()
         if operation.future.cancelled():
+            operation.stopped = True
             raise DeadlineExpired("the caller has left; nothing was done")
 
 
 def late() -> DeadlineExpired:
-    """The error of an operation whose time has passed."""
-    return DeadlineExpired("the deadline passed before the work began; nothing was done")
+    """The error of an operation whose time has passed, or as good as that."""
+    return DeadlineExpired("the deadline passed before the work could be done; nothing was done")
 
 
 def _piece(operation: Operation) -> bool:

@@ -49,6 +49,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         observer: Observer = DEAF,
         weight: Callable[[str], float] = equal_weights,
+        worker: type[Worker] = Worker,
     ) -> None:
         self._observer = observer
         self._loop = asyncio.get_running_loop()
@@ -59,7 +60,7 @@ class Scheduler:
         dispatch = Dispatch(
             queue_bytes=queue_bytes, queue_seconds=queue_seconds, stuck_seconds=stuck_seconds, weight=weight
         )
-        self._worker = Worker(
+        self._worker = worker(
             name,
             dispatch,
             clock,
@@ -67,6 +68,7 @@ class Scheduler:
             hand_out=lambda operations: self._wake(_hand_out, operations),
             ended=lambda: self._wake(self._end),
         )
+        self._worker.start()
 
     @property
     def waiting_bytes(self) -> int:
@@ -171,7 +173,7 @@ class Scheduler:
         except TimeoutError:
             self._drop()
             return False
-        self._worker.thread.join()
+        self._worker.join()
         return True
 
     def check(self, number: int = 0) -> None:

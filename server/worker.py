@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from rondel.decoder.errors import DeadlineExpired
 from rondel.server.dispatch import Dispatch
 from rondel.server.observer import Observer
 from rondel.server.operation import Batch, Operation
@@ -21,7 +20,7 @@ _SLICE_SECONDS: Final = 0.002
 
 class Worker:
     """A thread and the queue in front of it. ``hand_out`` is told of operations that are over, ``ended`` that
-    the thread is; both are called on the thread."""
+    the thread is; both are called on the thread. It works from :meth:`start` on."""
 
     def __init__(
         self,
@@ -46,10 +45,17 @@ class Worker:
         self.late_starts = 0
         """Operations whose work began after their deadline and did not notice. There are none, unless
         something is wrong here."""
-        self.thread = threading.Thread(target=self._run, name=f"rondel-{name}", daemon=True)
-        self.thread.start()
+        self._thread = threading.Thread(target=self._run, name=f"rondel-{name}", daemon=True)
 
     # --- from any thread ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Has it begin. Once."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Returns when the thread has ended."""
+        self._thread.join()
 
     def admit(self, operation: Operation) -> list[Operation]:
         """:meth:`Dispatch.admit`, now."""
@@ -135,20 +141,22 @@ class Worker:
         """Whether the batch is over."""
         over = True
         try:
-            for operation in batch.expired:
-                operation.close()
-                self._observer.expired(operation.tenant or "")
-            for operation in batch.cancelled:
-                operation.close()
-                self._observer.cancelled(operation.tenant or "")
-            if batch.operations:
-                over = self._inside(batch)
+            over = self.work(batch)
         finally:
             with self._lock:
                 self._dispatch.finish(batch, self._clock(), over=over)
         return over
 
-    def _inside(self, batch: Batch) -> bool:
+    def work(self, batch: Batch) -> bool:
+        """Does what a batch says, and nothing about its end. Whether it is over."""
+        for operation in batch.expired:
+            operation.close()
+            self._observer.expired(operation.tenant or "")
+        for operation in batch.cancelled:
+            operation.close()
+            self._observer.cancelled(operation.tenant or "")
+        if not batch.operations:
+            return True
         self.at_hand = batch
         began = self._clock()
         try:
@@ -159,7 +167,7 @@ class Worker:
         for operation in batch.operations:
             if not operation.spent:
                 self._observer.waited(began - operation.arrived, operation.tenant or "")
-            if isinstance(operation.error, DeadlineExpired):
+            if operation.stopped:
                 self._observer.expired(operation.tenant or "")
             elif operation.expired(began):
                 self.late_starts += 1

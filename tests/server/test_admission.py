@@ -63,6 +63,18 @@ def test_an_estimate_alone_keeps_nothing_out(machine: Machine) -> None:
     assert machine.turn() == ["hopeful"]
 
 
+def test_what_cannot_be_done_in_time_any_more_is_left_out(machine: Machine) -> None:
+    """Begun, it would take the time of those behind it, and be in time no more than they."""
+    for name, seconds in (("first", 5.0), ("hopeless", 0.25), ("last", 5.0)):
+        admit(machine, name, deadline=machine.now + seconds)
+    machine.seconds["work"] = 0.2
+    machine.turn()
+    batch = machine.dispatch.next(machine.now)
+    assert batch is not None
+    assert [each.argument for each in batch.expired] == ["hopeless"]
+    assert [each.argument for each in batch.operations] == ["last"]
+
+
 def test_the_next_part_of_what_was_let_in_is_not_refused(machine: Machine) -> None:
     for _ in range(11):
         admit(machine)

@@ -43,9 +43,9 @@ class AttentionServiceStub:
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
-    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
-    have been carried out: repeating it tells, where the stream still exists.
+    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the work
+    could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with
+    DRAINING, too, and may have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
@@ -136,9 +136,9 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
-    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
-    have been carried out: repeating it tells, where the stream still exists.
+    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the work
+    could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with
+    DRAINING, too, and may have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
@@ -225,9 +225,9 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
-    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
-    have been carried out: repeating it tells, where the stream still exists.
+    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the work
+    could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with
+    DRAINING, too, and may have been carried out: repeating it tells, where the stream still exists.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
