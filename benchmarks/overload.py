@@ -1,10 +1,11 @@
 """``make overload``: what a server still does when three times as much is asked of it as it can do.
 
 The server has one core, the generator the other. Streams are forks of one long prompt; a request is a step of
-one of them, whose kernel takes ``--least-ms`` or more. In each round a closed loop finds what the server can do,
-then an open loop sends as much (the peak is the better of the two), and then three times as much. Goodput is the
-answers that came within their deadlines; the ratio is the median of the rounds'. Exit code 1 if a target is
-missed: goodput at least 0.9 of the peak, refusals within 50 ms (p99), no kernel after its call's deadline.
+one of them, whose kernel takes ``--least-ms`` or more. In each round a closed loop finds what the server can
+do, then an open loop sends as much (the peak is the better of the two), and then three times as much. Goodput
+is the answers that came within their deadlines; the ratio is the median of the rounds'. Exit code 1 if a
+target is missed: goodput at least 0.9 of the peak, refusals within 50 ms (p99), no kernel after its call's
+deadline.
 """
 
 from __future__ import annotations

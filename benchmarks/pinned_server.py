@@ -1,8 +1,8 @@
-"""A server on one core that notes when kernels begin. ``pinned_server.py CORE`` prints where it listens, and at
-its end how many of them began after the deadline of their call.
+"""A server on one core that notes when kernels begin.
 
-That is counted twice: by the server (``Scheduler.late_starts``), and here, right before the native call, by
-whatever calls are at hand then.
+``pinned_server.py CORE`` prints where it listens, and at its end how many kernels began after the deadline of
+their call. That is counted twice: by the server (``Scheduler.late_starts``), and here, right before the
+native call, by what is at hand then.
 """
 
 from __future__ import annotations
