@@ -10,10 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from rondel.client.aio import AsyncAttentionClient, AsyncGeneration, AsyncGenerationClient, AsyncStream
+    from rondel.client.aio import AsyncAttentionClient, AsyncStream
+    from rondel.client.aio_generation import AsyncGeneration, AsyncGenerationClient
     from rondel.client.generation import Event, Model, Started, Summary, Token
-    from rondel.client.sync import AttentionClient, Generation, GenerationClient, Stream
-    from rondel.client.values import ServerInfo, StepOutcome, StreamStats
+    from rondel.client.sync import AttentionClient, Stream
+    from rondel.client.sync_generation import Generation, GenerationClient
+    from rondel.client.values import ListedStream, ServerInfo, StepOutcome, StreamStats, TenantInfo
 
 __all__ = [
     "AsyncAttentionClient",
@@ -24,6 +26,7 @@ __all__ = [
     "Event",
     "Generation",
     "GenerationClient",
+    "ListedStream",
     "Model",
     "ServerInfo",
     "Started",
@@ -31,13 +34,16 @@ __all__ = [
     "Stream",
     "StreamStats",
     "Summary",
+    "TenantInfo",
     "Token",
 ]
 
 _HOMES = {
-    "rondel.client.sync": ("AttentionClient", "Generation", "GenerationClient", "Stream"),
+    "rondel.client.sync": ("AttentionClient", "Stream"),
+    "rondel.client.sync_generation": ("Generation", "GenerationClient"),
+    "rondel.client.aio_generation": ("AsyncGeneration", "AsyncGenerationClient"),
     "rondel.client.generation": ("Event", "Model", "Started", "Summary", "Token"),
-    "rondel.client.values": ("ServerInfo", "StepOutcome", "StreamStats"),
+    "rondel.client.values": ("ListedStream", "ServerInfo", "StepOutcome", "StreamStats", "TenantInfo"),
 }
 
 

@@ -33,8 +33,8 @@ class ExportedStream(StreamCore):
         timeout: float = calls.DEFAULT_TRANSFER_TIMEOUT,
         progress: Progress | None = None,
     ) -> int:
-        """Write the stream's snapshot to a binary file; its bytes. What changes the stream waits, or is
-        refused.
+        """Write the stream's snapshot to a binary file; its bytes. Others may change the stream meanwhile; a
+        server without room for copies refuses that with SessionBusy.
 
         ``timeout`` is for the whole of it, in seconds; ``progress`` is called with bytes done and in all.
         After an error the file holds the beginning of a snapshot, which no import takes.
@@ -129,7 +129,7 @@ class Upload:
 
     def run(self) -> pb.ImportStreamResponse:
         """The reply. Raises what it means when there is none, and what the file raises."""
-        call = self._channel.upload(calls.IMPORT).future(self._requests(), timeout=self._timeout)
+        call = self._channel.upload(calls.IMPORT)(self._requests(), timeout=self._timeout)
         call.add_done_callback(lambda _: self.cancel())
         try:
             while self._wanted.get():

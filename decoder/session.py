@@ -15,6 +15,7 @@ from rondel.decoder import pool as pool  # sizes the kernels' threads at import
 from rondel.decoder.answer import Question
 from rondel.decoder.arrays import Floats, stacked_layers
 from rondel.decoder.binary import BinaryReader
+from rondel.decoder.cache.account import Account
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.parts import Parts, forked, opened
 from rondel.decoder.cache.record import checked_tag
@@ -36,11 +37,13 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
     Used by one caller at a time. ``tier`` forces a kernel tier for this session; the default is the one in
     force (``kernels.TIER``). ``projections`` are for :meth:`step_embeddings`. In an arena with a file the
     stream is there under ``tag`` from the beginning, until it is closed; with None only once it is published.
+    ``account`` bears what the stream and its forks reserve, and may bound it.
 
     Raises:
         InvalidRequest: the tag is no bytes, or more than 1 KiB.
         InvalidLayer, InvalidShape: the projections are not for such layers.
         BudgetExceeded: the arena has no room for all pages that the stream may ever need.
+        QuotaExceeded: the account may not have so much.
         UnsupportedTier: the processor lacks ``tier``.
     """
 
@@ -55,10 +58,11 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         projections: Projections | None = None,
         tier: str | None = None,
         tag: bytes | None = b"",
+        account: Account | None = None,
     ) -> None:
         fit, tier_kernels = fitted(projections, spec), kernels.KERNELS if tier is None else kernels.load(tier)
         checked_tag(tag or b"")
-        self._begin(spec, arena, fit, tier_kernels, opened(spec, arena))
+        self._begin(spec, arena, fit, tier_kernels, opened(spec, arena, account))
         if tag is not None:
             self.publish(tag)
 
@@ -73,7 +77,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
     ) -> None:
         extent, rings, pages = parts
         # A session dropped without close() leaks nothing; a stream in a file is no less there for it.
-        weakref.finalize(self, arena.abandon, pages).atexit = False
+        weakref.finalize(self, pages.abandon).atexit = False
         super().__init__(spec, extent, rings, pages)
         self.projections = projections
         self._arena = arena
@@ -238,17 +242,6 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
 
     # --- life cycle -----------------------------------------------------------------------------------
 
-    def truncate(self, length: int) -> None:
-        """Forget all tokens from position ``length`` on, in every layer; a new generation begins.
-
-        Raises:
-            SequenceGap: the stream is not that long.
-            RollbackTooDeep: the ring no longer holds what that length would see (see ``min_length``).
-            StreamSealed: the stream was sealed.
-        """
-        with self._turn:
-            self._extent.truncate(length)
-
     def fork(self, *, max_new_tokens: int | None = None, tag: bytes | None = b"") -> DecoderSession:
         """A stream of its own that begins with this one's tokens, lengths and claims, at generation 0.
 
@@ -261,6 +254,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
             InvalidRequest: ``max_new_tokens`` is no number from 0 on, or the tag is none.
             StreamSealed: the stream was sealed, and ``max_new_tokens`` is above 0.
             BudgetExceeded: the arena has no room for what the fork reserves.
+            QuotaExceeded: the account may not have so much.
         """
         with self._turn:
             checked_tag(tag or b"")
@@ -271,16 +265,6 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
             if tag is not None:
                 fork.publish(tag)
             return fork
-
-    def seal(self) -> None:
-        """Let nothing change the stream from now on: it refuses tokens and truncates with StreamSealed and is
-        only attended to, as the memory of cross-attention is. Doing it twice is harmless.
-
-        Raises:
-            SequenceGap: the layers are not equally long.
-        """
-        with self._turn:
-            self._extent.seal()
 
     # --- inside ---------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ caller who goes on where it stopped needs them. Whoever wants the committed toke
 from __future__ import annotations
 
 import struct
+import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -75,38 +76,72 @@ class PreservedStream(StreamView, ABC):
                 write_all(writer, piece)
             return snapshot.total_bytes
 
-    def snapshot_pieces(self, *, at_most: int = PIECE_BYTES) -> SnapshotPieces:
+    def snapshot_pieces(self, *, at_most: int = PIECE_BYTES, apart: bool = False) -> SnapshotPieces:
         """The bytes of :meth:`snapshot` in pieces of ``at_most`` bytes, each made when it is asked for.
 
-        The stream may be read in between, not changed. Raises InvalidRequest, and InvalidSpec as snapshot
-        does.
+        The stream may be read in between, not changed; with ``apart`` it may be changed, and even closed: the
+        pieces hold its pages as a fork does, with room for a copy of each that is written to meanwhile, until
+        the last is given out or ``close`` of them is called.
+
+        Raises:
+            InvalidRequest, InvalidSpec: ``at_most`` is below 1; as snapshot does.
+            BudgetExceeded, QuotaExceeded: no room for the copies, in the arena or on the account.
         """
         at_most = integer("at_most", at_most, least=1)
         with self._turn:
-            snapshot = _Snapshot.of(self.spec, self._extent, self._rings, self._pages)
-            return SnapshotPieces(snapshot, self._turn, self._extent, at_most)
+            if not apart:
+                snapshot = _Snapshot.of(self.spec, self._extent, self._rings, self._pages)
+                return SnapshotPieces(snapshot, at_most, self._turn, self._extent)
+            rings = [ring.fork() for ring in self._rings]
+            pages = self._pages.hold(copies=not self._extent.sealed)
+            try:
+                return SnapshotPieces(_Snapshot.of(self.spec, self._extent, rings, pages), at_most)
+            except BaseException:
+                pages.release()
+                raise
 
 
 class SnapshotPieces(Iterator[bytes]):
     """A snapshot on its way. ``next`` raises SessionBusy, and then always, once the stream has changed: what
-    was given out belongs to no stream. Raises StreamClosed, too."""
+    was given out belongs to no stream. Raises StreamClosed, too. Neither where it is apart from the stream,
+    unless it was closed itself."""
 
-    def __init__(self, snapshot: _Snapshot, turn: Turn, extent: StreamExtent, at_most: int) -> None:
+    def __init__(
+        self, snapshot: _Snapshot, at_most: int, turn: Turn | None = None, extent: StreamExtent | None = None
+    ) -> None:
         self.total_bytes: Final = snapshot.total_bytes
         """Bytes of all pieces."""
-        self._turn = turn
+        self._turn = Turn() if turn is None else turn
         self._extent = extent
         self._begun = self._state()
         self._pieces = snapshot.pieces(at_most)
+        # Given back also if they are dropped; a stream that they are not apart from keeps its own pages.
+        self._held = snapshot.pages if extent is None else None
+        if self._held is not None:
+            weakref.finalize(self, self._held.abandon).atexit = False
 
     def __next__(self) -> bytes:
         with self._turn:
             if self._state() != self._begun:
                 raise SessionBusy("the stream was changed while its snapshot was taken, which has ended")
-            return next(self._pieces)
+            try:
+                return next(self._pieces)
+            except StopIteration:
+                if self._held is not None:
+                    self._held.release()
+                raise
+
+    def close(self) -> None:
+        """Give back what is held for it, if it is apart from its stream. Doing it twice is harmless."""
+        if self._held is not None and not self._turn.closed:
+            with self._turn:
+                self._turn.closed = True
+                self._held.release()
 
     def _state(self) -> tuple[object, ...]:
         """Whatever is done to a stream changes one of these."""
+        if self._extent is None:
+            return ()
         return *self._extent.marks(), self._extent.generation, self._extent.sealed
 
 
@@ -117,7 +152,7 @@ class _Snapshot:
         self.header = header
         self._raw = header.encode()
         self._rings = rings
-        self._pages = pages
+        self.pages = pages
         self._layouts: list[RingLayout] = [each.layout for each in rings]
         self._sums = self._count = 0
         self.total_bytes = PREAMBLE.size + len(self._raw) + TRAILER.size + 2 * CHECKSUM.size
@@ -165,7 +200,7 @@ class _Snapshot:
     def _page(self, page: SnapshotPage) -> Iterator[bytes | memoryview]:
         rings = self._rings[self.header.spec.group_index(page.layer)]
         offset = int(rings.table(page.layer)[page.index])
-        held = self._pages.contents(page.layout.page_bytes, offset).data
+        held = self.pages.contents(page.layout.page_bytes, offset).data
         head = PAGE_HEAD.pack(page.layer, page.index)
         checksum = zlib.crc32(head)
         yield head

@@ -38,8 +38,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     _SPEC: (_ERRORS, f"{_DECODER}.checks", _ROPE),
     f"{_DECODER}.reference": (_ERRORS, f"{_DECODER}.reference"),
     f"{_DECODER}.kernels": (_ERRORS, f"{_DECODER}.kernels"),
-    f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
+    f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.checks", f"{_DECODER}.cache"),
     f"{_DECODER}.cache.record": (
+        _ERRORS,
+        _SPEC,
+        *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header")),
+    ),
+    f"{_DECODER}.cache.draft": (
         _ERRORS,
         _SPEC,
         *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header")),
@@ -97,7 +102,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *(_ERRORS, _SPEC),
         *(f"{_DECODER}.{name}" for name in ("cache", "kernels", "snapshot_header")),
     ),
-    f"{_DECODER}.binary": (),
+    f"{_DECODER}.binary": (_ERRORS,),
     f"{_DECODER}.snapshot": (
         *(_ERRORS, _SPEC, _BINARY),
         *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header", "snapshot_pages", "turn", "view")),
@@ -113,14 +118,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             *("pool", "cache", "kernels", "binary", "readable", "snapshot", "restore", "kept"),
         )
     ),
-    f"{_DECODER}.batch": tuple(
-        f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "options", "session", "kernels")
+    f"{_DECODER}.batch": (
+        *(_ERRORS, _OPTIONS),
+        *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "session", "kernels", "turn")),
     ),
     f"{_DECODER}.arena_report": tuple(
         f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels")
     ),
-    f"{_DECODER}.attach": tuple(
-        f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels", "session")
+    f"{_DECODER}.attach": (
+        _ERRORS,
+        *(f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels", "session", "turn")),
     ),
     f"{_DECODER}.lm": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", f"{_DECODER}.lm"),
     "rondel.v1": (

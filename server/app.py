@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -21,63 +21,69 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import SessionBusy
 from rondel.server import warm
 from rondel.server.attention import AttentionService
+from rondel.server.bounds import METADATA_BYTES
 from rondel.server.config import ServerConfig
 from rondel.server.door import Door
+from rondel.server.gate import Gate
 from rondel.server.generation import GenerationService
+from rondel.server.health import LIVENESS, Health
 from rondel.server.health import NAME as HEALTH
-from rondel.server.health import Health
 from rondel.server.listening import bind_tcp, bind_unix, check_tcp, check_unix
 from rondel.server.models import Models
-from rondel.server.observer import DEAF, Observer
+from rondel.server.observatory import Observatory
 from rondel.server.projections import ProjectionSets
+from rondel.server.reload import Changes
 from rondel.server.scheduler import Scheduler
+from rondel.server.security import CHECK_SECONDS, Security
 from rondel.server.streams import StreamRegistry
+from rondel.server.watchdog import watch
 from rondel.v1 import attention_pb2, generation_pb2
+
+if TYPE_CHECKING:
+    from rondel.server.tracing import Tracing
 
 log = logging.getLogger("rondel.server")
 
 _ATTENTION = attention_pb2.DESCRIPTOR.services_by_name["AttentionService"]
 _GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"]
-_FLUSH_SECONDS: Final = 0.5
+FLUSH_SECONDS: Final = 0.5
+"""How long last messages, and last traces, may take on their way."""
 LAST_SECONDS: Final = 2.0
 """How long a stop may take beyond its draining."""
 
-SERVICES = (_ATTENTION.full_name, _GENERATION.full_name)
+DESCRIPTORS: Final = (_ATTENTION, _GENERATION)
+SERVICES: Final = tuple(service.full_name for service in DESCRIPTORS)
 
 
 class Server:
-    """A running server. Made by :meth:`start`; belongs to the event loop that it was started on."""
+    """A running server. Made by :meth:`start`; belongs to the event loop that it was started on.
 
-    def __init__(self, config: ServerConfig, observer: Observer = DEAF) -> None:
+    ``tracing`` is used in place of what the configuration asks for.
+    """
+
+    def __init__(self, config: ServerConfig, *, tracing: Tracing | None = None) -> None:
         self.config = config
-        self._observer = observer
-        self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
+        self.security = Security(config)
+        self.observatory = Observatory(config, DESCRIPTORS, tracing=tracing)
+        self.arena = Arena(budget=config.budget_bytes, path=config.arena_file, overcommit=config.overcommit)
         self.streams = StreamRegistry(
-            self.arena, max_streams=config.max_streams, lease_seconds=config.idle_lease_seconds
+            self.arena,
+            max_streams=config.max_streams,
+            lease_seconds=config.idle_lease_seconds,
+            tenants=self.security.tenants,
         )
-        self.scheduler = Scheduler(
-            "attention",
-            queue_bytes=config.queue_bytes,
-            queue_seconds=config.max_queue_seconds or math.inf,
-            stuck_seconds=config.stuck_seconds or math.inf,
-            observer=observer,
-        )
+        self.scheduler = self._new_worker("attention")
         self.addresses: tuple[str, ...] = ()
         """Where it listens, as gRPC targets: TCP first, with the actual port."""
-        # How much waits here is bounded by the number of generations, each of which takes its turns.
-        self._generator = Scheduler(
-            "generation",
-            queue_bytes=config.queue_bytes,
-            stuck_seconds=config.stuck_seconds or math.inf,
-            observer=observer,
-        )
-        self._door = Door()
+        self._generator = self._new_worker("generation")
+        self._door = Door(self.security, self.observatory.insight)
         self._models = Models(config.model)
         self._projections = ProjectionSets(config.projections)
         self._health = Health(
             {"": True, _ATTENTION.full_name: True, _GENERATION.full_name: config.model is not None}
         )
         self._server = grpc.aio.server(options=_options(config))
+        self._verification: warm.Verification | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped: asyncio.Task[None] | None = None
 
@@ -87,19 +93,24 @@ class Server:
         return self.addresses[0]
 
     @property
+    def live(self) -> bool:
+        """Whether the process need not be restarted."""
+        return self._health.live
+
+    @property
     def working(self) -> bool:
         """Whether a worker thread is alive. After :meth:`stop`: whether one had to be left behind."""
         return not (self.scheduler.ended.is_set() and self._generator.ended.is_set())
 
     @classmethod
-    async def start(cls, config: ServerConfig) -> Server:
+    async def start(cls, config: ServerConfig, *, tracing: Tracing | None = None) -> Server:
         """A server that is listening and serving, its model and projections in memory.
 
         Raises:
             InvalidSpec: an address is in use, or cannot be listened on.
             ModelError, BudgetExceeded: the model or a file of projections cannot be used.
         """
-        server = cls(config)
+        server = cls(config, tracing=tracing)
         await server.begin()
         return server
 
@@ -107,19 +118,27 @@ class Server:
         """Reads what it offers, listens and serves. Once; raises as :meth:`start`, and has then stopped."""
         try:
             self._check_addresses()
+            workers = {"attention": self.scheduler, "generation": self._generator}
+            await self.observatory.open(self.streams, workers, self._health)
             await self._generator.run(self._projections.load, cost=0)
             await self._generator.run(self._models.load, cost=0)
-            await self.scheduler.run(self._take_back, cost=0)
+            verification = await self.scheduler.run(self._take_back, cost=0)
             self._register()
             self.addresses = self._bind()
             await self._server.start()
+            self._health.begin()
+            verification.start()
+            self._verification = verification
         except BaseException:
             await self.stop(drain_seconds=0)
             raise
         self._tasks = [
-            asyncio.create_task(self._watch(self.scheduler, "attention", ("", *SERVICES))),
-            asyncio.create_task(self._watch(self._generator, "generation", ("", _GENERATION.full_name))),
+            asyncio.create_task(self._watch(self.scheduler, "attention", ("", LIVENESS, *SERVICES))),
+            asyncio.create_task(
+                self._watch(self._generator, "generation", ("", LIVENESS, _GENERATION.full_name))
+            ),
             asyncio.create_task(self._expire()),
+            asyncio.create_task(self._refresh()),
         ]
         log.info(
             "rondel %s serves on %s: tier %s, %d cores, budget %d bytes, at most %d streams, "
@@ -135,6 +154,20 @@ class Server:
             ", ".join(self._projections.names) or "none",
         )
 
+    def withdraw(self) -> None:
+        """Health says NOT_SERVING, and everything is still served."""
+        self._health.drain()
+
+    def reload(self, config: ServerConfig) -> Changes:
+        """Takes what may change from a configuration that was read again. Whatever raises has changed
+        nothing."""
+        changes = Changes.between(self.config, config)
+        self.config = changes.config
+        self.streams.max_streams = self.config.max_streams
+        self.observatory.reload(self.config)
+        self.security.reload()
+        return changes
+
     async def stop(self, *, drain_seconds: float | None = None) -> None:
         """Stops: not ready, no new calls, then up to ``drain_seconds`` (default: the configuration's) for the
         calls at work, which are then ended with Draining; streams are closed, or stay in the arena's file. At
@@ -148,6 +181,8 @@ class Server:
     async def _stop(self, drain_seconds: float) -> None:
         end = time.monotonic() + drain_seconds
         self._models.give_up()
+        if self._verification is not None:
+            self._verification.stop()
         self._health.end()
         self._door.shut()
         for task in self._tasks:
@@ -159,9 +194,10 @@ class Server:
             log.warning("%d calls are ended after %g s of draining", self._door.inside, drain_seconds)
             self._door.cut()
         # What is left now are last messages on their way.
-        await _until(last, self._server.stop(_FLUSH_SECONDS))
+        await _until(last, self._server.stop(FLUSH_SECONDS))
         await _until(last, self._door.wait_empty())
         self.scheduler.post(self.streams.leave_all)
+        await _until(last, self.observatory.close(max(0.0, min(FLUSH_SECONDS, last - time.monotonic()))))
         for name, worker in (("generation", self._generator), ("attention", self.scheduler)):
             if not await worker.stop(seconds=max(0.0, last - time.monotonic())):
                 log.warning("the %s worker is inside a long operation and is left behind", name)
@@ -170,8 +206,19 @@ class Server:
         if self.addresses:
             log.info("stopped")
 
-    def _take_back(self) -> None:
-        warm.take_back(self.streams, self._projections, self.config.verify)
+    def _new_worker(self, name: str) -> Scheduler:
+        # How much waits for the other one is bounded by the number of generations, each of which takes turns.
+        most = self.config.max_queue_seconds if name == "attention" else 0.0
+        return Scheduler(
+            name,
+            queue_bytes=self.config.queue_bytes,
+            queue_seconds=most or math.inf,
+            stuck_seconds=self.config.stuck_seconds or math.inf,
+            observer=self.observatory.observer(name),
+        )
+
+    def _take_back(self) -> warm.Verification:
+        return warm.take_back(self.streams, self._projections, self.config.verify)
 
     def _check_addresses(self) -> None:
         if self.config.port is not None:
@@ -180,41 +227,29 @@ class Server:
             check_unix(self.config.unix_path)
 
     def _register(self) -> None:
-        attention = AttentionService(
-            self.config, self.streams, self.scheduler, self._projections, __version__, self._observer
+        attention = AttentionService(self.config, self.streams, self.scheduler, self._projections)
+        generation = GenerationService(
+            self.config, self.arena, self.security.tenants, self._generator, self._models
         )
-        generation = GenerationService(self.config, self.arena, self._generator, self._models)
-        self._server.add_generic_rpc_handlers(
-            (self._door.handlers(_ATTENTION, attention), self._door.handlers(_GENERATION, generation))
-        )
+        for service, servicer in ((_ATTENTION, attention), (_GENERATION, generation)):
+            inside = self._door.handlers(service, servicer)
+            self._server.add_generic_rpc_handlers((Gate(inside, self.security.identity),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME, HEALTH), self._server)
+        if self.config.reflection:
+            reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME, HEALTH), self._server)
 
     def _bind(self) -> tuple[str, ...]:
         addresses = []
         if self.config.tcp_address is not None:
-            addresses.append(bind_tcp(self._server, self.config.tcp_address))
+            certificates = self.security.certificates
+            credentials = None if certificates is None else certificates.credentials()
+            addresses.append(bind_tcp(self._server, self.config.tcp_address, credentials))
         if self.config.unix_path is not None:
             addresses.append(bind_unix(self._server, self.config.unix_path))
         return tuple(addresses)
 
     async def _watch(self, scheduler: Scheduler, name: str, services: tuple[str, ...]) -> None:
-        """A server whose worker is gone says so; one whose worker is stuck, for as long as it is."""
-        bound, cause, stuck = self.config.stuck_seconds, f"the {name} worker is stuck", False
-        while not scheduler.ended.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(scheduler.ended.wait(), min(1.0, bound / 4) if bound else None)
-            seconds = scheduler.busy_seconds
-            if bound and not stuck and seconds > bound:
-                stuck = True
-                log.critical("the %s worker has been inside one operation for %.1f s", name, seconds)
-                self._health.fail(cause, services)
-            elif stuck and seconds <= bound:
-                stuck = False
-                log.warning("the %s worker goes on", name)
-                self._health.recover(cause)
-        log.critical("the %s worker has ended", name)
-        self._health.fail(f"the {name} worker has ended", services)
+        await watch(scheduler, name, services, self._health, self.config.stuck_seconds)
 
     async def _expire(self) -> None:
         lease = self.config.idle_lease_seconds
@@ -222,8 +257,14 @@ class Server:
             await asyncio.sleep(min(lease / 4, 10.0))
             self.scheduler.post(self._expire_now)
 
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.security.reload(all_files=False)
+
     def _expire_now(self) -> None:
         if count := self.streams.expire():
+            self.observatory.observer("attention").lapsed(count)
             log.info("%d idle streams were closed", count)
 
 
@@ -238,6 +279,12 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.max_concurrent_streams", config.max_calls_per_connection),
+        ("grpc.max_allowed_incoming_connections", config.max_connections),
+        # The first is what peers are told, and what they may be refused beyond; the second is never exceeded.
+        ("grpc.max_metadata_size", METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES),
+        # A connection that does not speak, or not our language, is closed; the default waits two minutes.
+        ("grpc.server_handshake_timeout_ms", 20_000),
         # Two servers on one port would each have half of the streams.
         ("grpc.so_reuseport", 0),
         # Clients may ping every 10 s, idle or not; the default answers that with GOAWAY.
@@ -246,4 +293,6 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        # What nobody can ask for need not be kept.
+        ("grpc.enable_channelz", int(config.channelz_port is not None)),
     )

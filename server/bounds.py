@@ -20,6 +20,8 @@ KIB: Final = 1 << 10
 MAX_ID_BYTES: Final = 128
 MAX_NAME_BYTES: Final = 256
 MAX_PROMPT_BYTES: Final = 4 << 20
+METADATA_BYTES: Final = 16 << 10
+"""Of all the metadata of a call: names, values and 32 more for each, as HTTP/2 counts."""
 PIECE_FRAME: Final = 512
 """More than a message with a piece of a snapshot has besides it: lengths, and two names."""
 
@@ -34,14 +36,17 @@ FIELDS: Final[Mapping[str, int | str]] = {
     "rondel.v1.ForkStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.ForkStreamRequest.prefix_name": MAX_ID_BYTES,
     "rondel.v1.TruncateStreamRequest.request_id": MAX_ID_BYTES,
+    "rondel.v1.AttachStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.CloseStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.ImportStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.ImportStreamRequest.projections": MAX_ID_BYTES,
     "rondel.v1.ImportStreamRequest.data": PIECE_BYTES,
+    "rondel.v1.ListStreamsRequest.page_token": MAX_ID_BYTES,
     "rondel.v1.StreamSpec.groups": MAX_LAYERS,
     "rondel.v1.LayerGroup.layers": MAX_LAYERS,
     "rondel.v1.DivisorScaling.divisors": MAX_DIM // 2,
     "rondel.v1.StepRequest.items": "max_step_items",
+    "rondel.v1.DecodeRequest.operations": "max_step_items",
     "rondel.v1.KeyRanges.ranges": MAX_RANGES,
     "rondel.v1.Tensor.shape": MAX_AXES,
     "rondel.v1.Tensor.data": BY_MESSAGE,
@@ -58,8 +63,10 @@ MESSAGES: Final[Mapping[str, int]] = {
     "rondel.v1.OpenStreamRequest": 1024 * KIB,
     "rondel.v1.ForkStreamRequest": 4 * KIB,
     "rondel.v1.TruncateStreamRequest": 4 * KIB,
+    "rondel.v1.AttachStreamRequest": 4 * KIB,
     "rondel.v1.SealStreamRequest": 4 * KIB,
     "rondel.v1.GetStreamRequest": 4 * KIB,
+    "rondel.v1.ListStreamsRequest": 4 * KIB,
     "rondel.v1.CloseStreamRequest": 4 * KIB,
     "rondel.v1.ExportStreamRequest": 4 * KIB,
     "rondel.v1.ImportStreamRequest": PIECE_BYTES + PIECE_FRAME,
@@ -70,14 +77,20 @@ MESSAGES: Final[Mapping[str, int]] = {
 """Bytes of requests that carry no tensors; the others have the server's ``max_message_bytes``."""
 
 
-def check_size(message: Descriptor, raw: bytes) -> None:
-    """Refuses, before it is parsed, what is larger than any such request. Raises InvalidRequest."""
+def check_size(message: Descriptor, size: int) -> None:
+    """Refuses, before it is parsed, what has more bytes than any such request. Raises InvalidRequest."""
     most = MESSAGES.get(message.full_name)
-    if most is not None and len(raw) > most:
+    if most is not None and size > most:
         raise InvalidRequest(
-            f"a {message.name} has at most {most} bytes, got {len(raw)}",
+            f"a {message.name} has at most {most} bytes, got {size}",
             field="prompt" if message.name == "GenerateRequest" else message.name,
         )
+
+
+def check_items(what: str, field: str, count: int, most: int) -> None:
+    """Refuses a list of none, or of too many. Raises InvalidRequest."""
+    if not 1 <= count <= most:
+        raise InvalidRequest(f"a {what} has 1 to {most} {field}, got {count}", field=field)
 
 
 def check_id(name: str, value: str) -> None:

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,9 +21,14 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from rondel.decoder.errors import Draining, InvalidRequest, RondelError
+from rondel.decoder.errors import DeadlineExpired, Draining, InvalidRequest, Overloaded, RondelError
 from rondel.server.bounds import bounded_texts, check_size, check_texts
+from rondel.server.duplex import Duplex
 from rondel.server.errors import DETAILS_KEY, code_of, known, to_status
+from rondel.server.identity import Peer
+from rondel.server.insight import Insight
+from rondel.server.security import Security
+from rondel.server.tenants import Tenant
 
 log = logging.getLogger("rondel.server")
 
@@ -31,6 +37,9 @@ class _Context(Protocol):
     """The part of grpc.aio.ServicerContext that the door uses, with bytes for messages."""
 
     def time_remaining(self) -> float | None: ...
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+    def auth_context(self) -> Peer: ...
+    async def read(self) -> object: ...
     async def write(self, message: bytes) -> None: ...
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: tuple[tuple[str, bytes], ...] = ()
@@ -49,14 +58,40 @@ class Call:
     """When the request was here, on the same clock."""
     tenant: str
     """Whose call it is. Empty: everybody is one tenant."""
+    _who: Tenant
     _context: _Context
+
+    @contextmanager
+    def steps(self, number: int) -> Iterator[None]:
+        """Takes so many steps (steps.py) from what the tenant may do per second; the block carries them out.
+        They are given back where nothing was done. Raises QuotaExceeded, and takes none."""
+        self.take(number)
+        try:
+            yield
+        except (Overloaded, Draining, DeadlineExpired):
+            self._who.steps.owe(-number)
+            raise
+
+    def take(self, number: int) -> None:
+        """:meth:`steps` that are not given back; of 0, whether nothing is owed."""
+        self._who.steps.take(number)
+
+    def owe(self, number: int) -> None:
+        """Takes steps whose number was not known before."""
+        self._who.steps.owe(number)
+
+    def pause(self) -> float:
+        """Seconds to wait with the next piece of a long work, so that the tenant keeps to its rate."""
+        return self._who.steps.pause()
 
     async def write(self, message: Message) -> None:
         """Sends one message of a server-streaming call; returns when the transport has room for more.
 
         Only the handler's own task may write, one message at a time.
         """
-        await self._context.write(message.SerializeToString())
+        raw = message.SerializeToString()
+        del message  # a caller who reads slowly holds the bytes once, not twice
+        await self._context.write(raw)
 
 
 Handler = Callable[[Any, Call], Awaitable[Message | None]]
@@ -75,11 +110,14 @@ class _Requests(AsyncIterator[Message]):
 
 
 class Door:
-    """Lets calls in, counts them, and turns errors into statuses."""
+    """Lets calls in, counts them, and turns errors into statuses; ``insight`` sees them go by."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Security, insight: Insight | None = None) -> None:
+        self._security = security
+        self._insight = Insight() if insight is None else insight
         self._inside: set[asyncio.Task[Any]] = set()
         self._cut: set[asyncio.Task[Any]] = set()
+        self._duplexes: set[Duplex] = set()
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -90,8 +128,10 @@ class Door:
         return len(self._inside)
 
     def shut(self) -> None:
-        """Refuses all further calls with Draining."""
+        """Refuses all further calls with Draining, and has the bidirectional ones come to an end."""
         self._draining = True
+        for duplex in self._duplexes:
+            duplex.drain()
 
     def cut(self) -> None:
         """Ends the calls at work with Draining."""
@@ -108,13 +148,15 @@ class Door:
 
         A unary method returns its response; a server-streaming one writes them with :meth:`Call.write`. The
         request of a client-streaming one is an async iterator, which reads a message when it is asked for
-        one.
+        one; that of a bidirectional one a :class:`Duplex`.
         """
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         for method in service.methods:
             handler: Handler = getattr(servicer, snake_case(method.name))
-            entry = self._entry(method, handler)
-            if method.client_streaming:
+            entry = self._insight.entry(method, self._entry(method, self._insight.handler(handler)))
+            if method.client_streaming and method.server_streaming:
+                methods[method.name] = grpc.stream_stream_rpc_method_handler(entry)
+            elif method.client_streaming:
                 methods[method.name] = grpc.stream_unary_rpc_method_handler(entry)
             elif method.server_streaming:
                 methods[method.name] = grpc.unary_stream_rpc_method_handler(entry)
@@ -129,7 +171,7 @@ class Door:
         texts = bounded_texts(method.input_type)
 
         def read(raw: bytes) -> Message:
-            check_size(method.input_type, raw)
+            check_size(method.input_type, len(raw))
             request = _parse(request_class, raw)
             check_texts(request, texts)
             return request
@@ -138,13 +180,17 @@ class Door:
             task = _this_task()
             self._inside.add(task)
             self._empty.clear()
+            tenant: Tenant | None = None
             try:
                 if self._draining:
                     raise Draining("the server is shutting down")
-                if method.client_streaming:
-                    response = await handler(_Requests(aiter(raw), read), _call(0, context))
+                tenant = self._let_in(context)
+                if method.client_streaming and method.server_streaming:
+                    response = await self._converse(handler, context, tenant)
+                elif method.client_streaming:
+                    response = await handler(_Requests(aiter(raw), read), _call(0, context, tenant))
                 else:
-                    response = await handler(read(raw), _call(len(raw), context))
+                    response = await handler(read(raw), _call(len(raw), context, tenant))
                 return None if response is None else response.SerializeToString()
             except asyncio.CancelledError:
                 # By the door, or because the client has left; perhaps both.
@@ -156,6 +202,8 @@ class Door:
             except Exception as error:  # noqa: BLE001 - the one place where errors become statuses
                 await _refuse(method, context, known(error))
             finally:
+                if tenant is not None:
+                    tenant.leave()
                 self._cut.discard(task)
                 self._inside.discard(task)
                 if not self._inside:
@@ -163,6 +211,24 @@ class Door:
             return None
 
         return entry
+
+    def _let_in(self, context: _Context) -> Tenant:
+        """Whose call it is: asked once, however long the call. Raises Unauthenticated, PermissionDenied,
+        QuotaExceeded."""
+        identity = self._security.identity
+        tenant = self._security.tenants.get(
+            identity.tenant_of(context.invocation_metadata(), context.auth_context)
+        )
+        tenant.enter()
+        return tenant
+
+    async def _converse(self, handler: Handler, context: _Context, tenant: Tenant) -> Message | None:
+        duplex = Duplex(context)
+        self._duplexes.add(duplex)
+        try:
+            return await handler(duplex, _call(0, context, tenant))
+        finally:
+            self._duplexes.discard(duplex)
 
 
 def snake_case(name: str) -> str:
@@ -178,10 +244,10 @@ def _parse(request_class: type[Message], raw: bytes) -> Message:
         raise InvalidRequest(f"the request is not a {name}: {error}", field=name) from error
 
 
-def _call(size: int, context: _Context) -> Call:
+def _call(size: int, context: _Context, tenant: Tenant) -> Call:
     now = time.monotonic()
     remaining = context.time_remaining()
-    return Call(size, None if remaining is None else now + remaining, now, "", context)
+    return Call(size, None if remaining is None else now + remaining, now, tenant.name, tenant, context)
 
 
 def _this_task() -> asyncio.Task[Any]:

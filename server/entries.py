@@ -21,10 +21,16 @@ class Entry:
     """Name of its projections."""
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
+    serial: int = 0
+    """Counts the streams of a tenant from 1, in the order in which they came."""
+    attached: Attached | None = None
+    """The last AttachStream that had a request_id."""
     worried: bool = False
     """The log has been told that the keys do not suit the storage."""
     exports: int = 0
-    """How many exports of it are at work. Nothing may change it meanwhile."""
+    """How many exports of it are at work."""
+    frozen: int = 0
+    """How many of those found no room to be apart from it: nothing may change it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,15 @@ class Truncated:
     request_id: str
     generation: int
     length: int
+    new_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """An AttachStream that was carried out."""
+
+    request_id: str
+    generation: int | None
     new_generation: int
 
 

@@ -22,7 +22,7 @@ from rondel.decoder.errors import (
 from rondel.decoder.options import AttendOptions
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import MAX_LENGTH
-from rondel.server.entries import Entry, Truncated
+from rondel.server.entries import Attached, Entry, Truncated
 
 Floats = NDArray[np.float32]
 
@@ -202,8 +202,44 @@ def truncate(entry: Entry, *, generation: int, length: int, request_id: str) -> 
         raise SequenceGap(
             f"the stream has {session.length} tokens, cannot keep {length}", expected=session.length
         )
-    session.truncate(length)
+    session.truncate(length, note=request_id.encode())
     entry.truncated = Truncated(request_id, generation, length, session.generation) if request_id else None
+
+
+def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
+    """Takes a stream over, unless the same request has done so: only its committed tokens stay.
+    ``generation``: the one that it must be in; None = any.
+
+    Raises:
+        InvalidRequest: the request_id was used for another request.
+        StaleGeneration: the stream is in another generation.
+    """
+    session, earlier = entry.session, entry.attached
+    if request_id and earlier is not None and earlier.request_id == request_id:
+        if earlier.generation != generation:
+            raise InvalidRequest(
+                f"request_id {request_id!r} has attached to generation {earlier.generation}, got "
+                f"{generation}",
+                field="request_id",
+            )
+        check_generation(session, earlier.new_generation)
+        return
+    if generation is not None:
+        check_generation(session, generation)
+    if not session.sealed:  # its layers are level, and nobody can have left anything half done
+        session.truncate(session.length)
+    if request_id:
+        entry.attached = Attached(request_id, generation, session.generation)
+
+
+def last_truncate(session: DecoderSession) -> Truncated | None:
+    """The stream's last truncate as it is known from an arena's file, if it had a request_id: what a start on
+    the file has done to the generation is no truncate, so a repeated request is still answered."""
+    cut = session.last_truncate
+    if cut is None or not cut.note:
+        return None
+    name = cut.note.decode("utf-8", "replace")
+    return Truncated(name, cut.generation - 1, cut.length, session.generation)
 
 
 def _is_new(session: DecoderSession, layers: Sequence[int], position: int, tokens: int) -> bool:

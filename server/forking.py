@@ -8,18 +8,18 @@ from rondel.decoder.spec import StreamSpec
 from rondel.server.bounds import check_id
 from rondel.server.entries import Entry, Origin
 from rondel.server.exactly_once import check_generation, check_position
-from rondel.server.streams import StreamRegistry, same_streams
+from rondel.server.tenant_streams import TenantStreams, same_streams
 from rondel.v1 import attention_pb2 as pb
 
 
-def fork(streams: StreamRegistry, request: pb.ForkStreamRequest) -> Entry:
+def fork(streams: TenantStreams, request: pb.ForkStreamRequest) -> Entry:
     """The fork that a request asks for, or the one that it was answered with before.
 
     Raises:
         InvalidRequest: a field is impossible, the request_id was used for another request, or the prefix's
             name is taken.
         StreamNotFound, StreamClosed, StaleGeneration, SequenceGap: there is no such state to begin with.
-        StreamSealed, BudgetExceeded, QuotaExceeded: as ``StreamRegistry.fork``.
+        StreamSealed, BudgetExceeded, QuotaExceeded: as ``TenantStreams.fork``.
     """
     check_position("length", request.length)
     check_id("stream", request.stream.handle)
@@ -53,7 +53,7 @@ def fork(streams: StreamRegistry, request: pb.ForkStreamRequest) -> Entry:
 
 
 def open_prefix(
-    streams: StreamRegistry,
+    streams: TenantStreams,
     request: pb.OpenStreamRequest,
     spec: StreamSpec | None,
     projections: Projections | None,
@@ -64,7 +64,7 @@ def open_prefix(
         StreamNotFound: no prefix has that name.
         InvalidRequest: it is of another specification, or has other projections; or the request_id was used
             for another request.
-        StreamSealed, BudgetExceeded, QuotaExceeded: as ``StreamRegistry.fork``.
+        StreamSealed, BudgetExceeded, QuotaExceeded: as ``TenantStreams.fork``.
     """
     most = request.max_new_tokens if request.HasField("max_new_tokens") else None
     origin = Origin("", 0, 0, most, request.from_prefix)

@@ -13,20 +13,37 @@ import grpc
 from grpc_health.v1 import health_pb2 as pb
 from grpc_health.v1 import health_pb2_grpc
 
+LIVENESS = "liveness"
+"""The service that says whether the process must be restarted: it stays SERVING in a drain."""
 NAME = pb.DESCRIPTOR.services_by_name["Health"].full_name
 SERVING = pb.HealthCheckResponse.SERVING
 NOT_SERVING = pb.HealthCheckResponse.NOT_SERVING
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """Serving or not, by service name; ``""`` is the server as a whole."""
+    """Serving or not, by service name; ``""`` is the server as a whole, LIVENESS the process."""
 
     def __init__(self, serving: Mapping[str, bool]) -> None:
-        self._serving = dict(serving)
+        self._serving = {**serving, LIVENESS: True}
         self._failing: dict[str, frozenset[str]] = {}
         """What is wrong, and which services do not serve for it."""
+        self._begun = False
         self._changed = asyncio.Event()
         self._ending = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server as a whole serves: it has begun, and has not ended."""
+        return self._status("") == SERVING
+
+    @property
+    def live(self) -> bool:
+        """Whether the process need not be restarted."""
+        return self._status(LIVENESS) == SERVING
+
+    def begin(self) -> None:
+        """The server listens; before that only its health port can be asked."""
+        self._begun = True
 
     def fail(self, cause: str, services: Iterable[str]) -> None:
         """These services do not serve for as long as the cause is there."""
@@ -35,13 +52,17 @@ class Health(health_pb2_grpc.HealthServicer):
 
     def recover(self, cause: str) -> None:
         """The cause is gone. Services that fail for no other one serve again."""
-        self._failing.pop(cause, None)
-        self._tell()
+        if self._failing.pop(cause, None) is not None:
+            self._tell()
+
+    def drain(self) -> None:
+        """No service serves any more, but the process is well."""
+        self.fail("draining", [service for service in self._serving if service != LIVENESS])
 
     def end(self) -> None:
-        """No service serves any more; watches are told so and then end."""
+        """As :meth:`drain`; watches are told so and then end."""
         self._ending = True
-        self.fail("the server is ending", self._serving)
+        self.drain()
 
     async def Check(  # noqa: N802 - the name is the protocol's
         self, request: pb.HealthCheckRequest, context: grpc.aio.ServicerContext[object, object]
@@ -76,5 +97,6 @@ class Health(health_pb2_grpc.HealthServicer):
         serving = self._serving.get(service)
         if serving is None:
             return pb.HealthCheckResponse.SERVICE_UNKNOWN
-        failing = any(service in services for services in self._failing.values())
-        return SERVING if serving and not failing else NOT_SERVING
+        if not serving or any(service in services for services in self._failing.values()):
+            return NOT_SERVING
+        return SERVING if self._begun or service == LIVENESS else NOT_SERVING

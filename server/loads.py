@@ -6,7 +6,7 @@ that moment makes the estimate a little wrong, no more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Final
 
 from rondel.decoder.errors import InvalidLayer
@@ -14,34 +14,34 @@ from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup
 from rondel.server.operation import Load
 from rondel.server.returns import most_keys, wanted
-from rondel.server.streams import StreamRegistry
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import tensor_pb2
+
+OPEN, FORK, SHORT = Load("open"), Load("fork"), Load("short")
+"""The last: what looks something up, or changes a few numbers."""
 
 _LOOKED_AT: Final = 8
 """So many items of a step stand for all: an estimate must cost less than what it is about."""
 _ITEM_BYTES: Final = {"int8": 1, "float32": 4}
 
 
-def of_step(streams: StreamRegistry, request: pb.StepRequest) -> Load:
-    """Of a Step request."""
-    count = len(request.items)
-    some: Sequence[pb.StepItem] = request.items
-    if count > _LOOKED_AT:
-        some = request.items[:: -(-count // _LOOKED_AT)]
+def of_step(request: pb.StepRequest, look_up: Callable[[int], DecoderSession | None]) -> Load:
+    """Of a Step request; ``look_up`` gives the session of an item, if it is known."""
+    count, layer = len(request.items), request.layer
+    some = range(0, count, max(1, -(-count // _LOOKED_AT)))
     size = products = 0
-    for item in some:
-        tensor = item.embeddings if item.HasField("embeddings") else item.q
-        more = _looked_through(streams.look_up(item.stream.handle), request.layer, rows_of(tensor), new=True)
+    for number in some:
+        item = request.items[number]
+        rows = rows_of(item.embeddings if item.HasField("embeddings") else item.q)
+        more = _looked_through(look_up(number), layer, rows, new=True)
         size += more[0]
         products += more[1]
     share = count / max(1, len(some))
     return Load("step", count, int(size * share), int(products * share))
 
 
-def of_attend(streams: StreamRegistry, request: pb.AttendRequest) -> Load:
+def of_attend(request: pb.AttendRequest, session: DecoderSession | None) -> Load:
     """Of an Attend request."""
-    session = streams.look_up(request.stream.handle)
     size, products = _looked_through(session, request.layer, rows_of(request.q), new=False)
     return Load("explain" if wanted(request) else "attend", 1, size, products)
 

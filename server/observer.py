@@ -35,5 +35,14 @@ class Observer:
     def gap(self, tenant: str) -> None:
         """A request, or an item of one, named a position that does not come next."""
 
+    def stepped(self, items: int) -> None:
+        """A Step call had so many items. On the loop."""
+
+    def failed(self, reason: str) -> None:
+        """A call, or an item of one, ended in an error of this ``RondelError.reason``. On the loop."""
+
+    def lapsed(self, streams: int) -> None:
+        """So many streams were closed because nobody had named them for their lease."""
+
 
 DEAF: Final = Observer()

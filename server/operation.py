@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rondel.decoder.errors import DeadlineExpired
+from rondel.decoder.errors import DeadlineExpired, ServerInternal
+from rondel.server.account import CURRENT, Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,21 @@ class Load:
 NO_LOAD = Load()
 
 
-class Waiter(Protocol):
-    """Who waits for an operation: an ``asyncio.Future``, or what a simulation has for one."""
+class Promise(Protocol):
+    """What waits for an operation; a future is one. Settled on the loop, once, unless it is cancelled."""
 
-    def cancelled(self) -> bool:
-        """Whether nobody waits any more."""
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
+class AtHand(Protocol):
+    """What the work at hand may ask about itself; the scheduler knows."""
+
+    def check(self, number: int = 0) -> None:
+        """Right before something changes or a kernel begins: raises DeadlineExpired if nobody waits for the
+        answer; of joint work, to the argument of that number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +51,7 @@ class Operation:
 
     work: Callable[[Any], Any]
     argument: Any
-    future: Waiter
+    future: Promise
     cost: int
     """Bytes of the request; 0 = it is the next part of what was let in before, and is always let in."""
     deadline: float | None
@@ -61,6 +72,10 @@ class Operation:
     stopped: bool = False
     """The work was told that nobody waits for it."""
     pieces: Generator[None, None, Any] | None = None
+    began: float | None = None
+    """When the worker began it; None = it never did."""
+    account: Account | None = field(default_factory=CURRENT.get)
+    """Of the call that it is for: it is made in the call's task."""
     result: Any = None
     error: Exception | None = None
     settled: bool = False
@@ -76,6 +91,19 @@ class Operation:
         if self.deadline is None:
             return False
         return now + min(self.estimate, (self.deadline - self.arrived) / 2) > self.deadline
+
+    def settle(self) -> None:
+        """On the loop: tells whoever waits what became of it."""
+        if self.account is not None and self.began is not None:
+            self.account.worked(self.arrived, self.began, self.began + self.spent)
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        elif self.settled:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(ServerInternal("the worker ended in the middle of this"))
 
     def close(self) -> None:
         """There will be no other piece of it."""

@@ -13,19 +13,21 @@ from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.quality import Quality
 from rondel.decoder.session import DecoderSession
 from rondel.server.entries import Entry
+from rondel.server.streams import StreamRegistry
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import tensor_pb2
 from rondel.v1.specs import spec_to_message
 from rondel.v1.wire import to_tensor
 
-_RESULT_OVERHEAD: Final = 256
+RESULT_OVERHEAD: Final = 256
+"""More bytes than an item's result has besides its tensors."""
 
 
 def reply_bytes(session: DecoderSession, layer: int, q: NDArray[np.float32]) -> int:
     """Bytes of a result for these rows, lse and all the rest included, rounded up. Raises InvalidLayer."""
     group = session.spec.group(layer)
     rows = q.shape[0] if q.ndim else 0
-    return rows * group.query_heads * (group.value_dim + 1) * 4 + _RESULT_OVERHEAD
+    return rows * group.query_heads * (group.value_dim + 1) * 4 + RESULT_OVERHEAD
 
 
 def check_reply(size: int, most: int) -> None:
@@ -43,12 +45,12 @@ def optional(lse: NDArray[np.float32] | None) -> tensor_pb2.Tensor | None:
     return None if lse is None else to_tensor(lse)
 
 
-def opened(entry: Entry, epoch: int, lease_ms: int) -> pb.OpenStreamResponse:
+def opened(entry: Entry, streams: StreamRegistry, lease_ms: int) -> pb.OpenStreamResponse:
     """What is said of a stream when it is there."""
     session = entry.session
     return pb.OpenStreamResponse(
         handle=entry.handle,
-        epoch=epoch,
+        epoch=streams.epoch,
         generation=session.generation,
         committed_length=session.length,
         max_chunk=session.max_chunk,
@@ -56,6 +58,7 @@ def opened(entry: Entry, epoch: int, lease_ms: int) -> pb.OpenStreamResponse:
         spec=spec_to_message(session.spec, in_force=True),
         idle_lease_ms=lease_ms,
         layer_lengths=layer_lengths(session),
+        start_id=streams.start_id,
     )
 
 

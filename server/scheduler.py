@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final, TypeVar
 
-from rondel.decoder.errors import Draining, RondelError, ServerInternal
+from rondel.decoder.errors import Draining, Overloaded, RondelError
 from rondel.server.dispatch import Dispatch, equal_weights
 from rondel.server.observer import DEAF, Observer
-from rondel.server.operation import NO_LOAD, Load, Operation
+from rondel.server.operation import NO_LOAD, Load, Operation, Promise
 from rondel.server.worker import Worker
 
 log = logging.getLogger("rondel.server")
@@ -113,7 +113,7 @@ class Scheduler:
             DeadlineExpired: ``deadline`` (on the clock) passed before the work began.
             Exception: whatever ``work`` raised.
         """
-        result: T = await self._done(self._operation(_alone, work, cost, deadline, tenant, load))
+        result: T = await self._settled(_alone, work, cost=cost, deadline=deadline, tenant=tenant, load=load)
         return result
 
     async def run_jointly(
@@ -132,9 +132,9 @@ class Scheduler:
         Everything else is as with :meth:`run`: the order of arrival is kept, and a cancelled or expired
         operation is left out. An exception of ``work`` is raised for every argument of the call.
         """
-        operation = self._operation(work, argument, cost, deadline, tenant, load)
-        operation.joint = True
-        result: T = await self._done(operation)
+        result: T = await self._settled(
+            work, argument, cost=cost, deadline=deadline, tenant=tenant, load=load, joint=True
+        )
         return result
 
     async def run_piecewise(
@@ -149,18 +149,52 @@ class Scheduler:
         """The result of a generator that changes nothing and yields now and then. There other tenants have
         their turns, and it is closed if its deadline has passed or its caller has left. Everything else is as
         with :meth:`run`."""
-        operation = self._operation(_alone, work, cost, deadline, tenant, load)
-        operation.piecewise = True
-        result: T = await self._done(operation)
+        result: T = await self._settled(
+            _alone, work, cost=cost, deadline=deadline, tenant=tenant, load=load, piecewise=True
+        )
         return result
 
     def post(self, work: Callable[[], object], *, tenant: str | None = None) -> None:
         """Has ``work()`` called on the worker, whatever the queue holds: behind all that came before it, or
         behind all of a tenant's. For freeing things: nobody waits for it, and an error is only logged. After
         the worker has ended it does nothing."""
-        operation = self._operation(_alone, work, 0, None, tenant, _POSTED)
-        _future(operation).add_done_callback(_log_failure)
-        self._worker.add(operation)
+        future = self._loop.create_future()
+        future.add_done_callback(_log_failure)
+        self._worker.add(Operation(_alone, work, future, 0, None, tenant, self._clock(), _POSTED))
+
+    def submit(
+        self,
+        promise: Promise,
+        work: Callable[[Any], Any],
+        argument: Any,
+        *,
+        cost: int,
+        deadline: float | None,
+        tenant: str,
+        load: Load = NO_LOAD,
+        joint: bool = False,
+        piecewise: bool = False,
+    ) -> Operation:
+        """Has a promise settled with what ``work`` gives for the argument, or for it and others if it is
+        ``joint``: what :meth:`run_jointly` waits for. A tenant's are begun in the order of these calls. What
+        is returned is for :meth:`withdraw`. Raises Overloaded, Draining, DeadlineExpired."""
+        operation = Operation(work, argument, promise, cost, deadline, tenant, self._clock(), load)
+        operation.joint, operation.piecewise = joint, piecewise
+        try:
+            if not self._accepting:
+                raise Draining("the server is shutting down")
+            removed = self._worker.admit(operation)
+        except RondelError as error:
+            self._observer.refused(error.reason.lower(), tenant)
+            raise
+        for each in removed:
+            self._observer.refused(Overloaded.reason.lower(), each.tenant or "")
+            each.settle()
+        return operation
+
+    def withdraw(self, operation: Operation) -> None:
+        """Nobody waits for it any more: if it has not begun it never does, and what waits is less by it."""
+        self._worker.withdraw(operation)
 
     async def stop(self, *, seconds: float = math.inf) -> bool:
         """Refuses new operations and lets the worker finish those it has, for so long; then what waits is
@@ -186,31 +220,32 @@ class Scheduler:
         """For the work, on the worker: whose it is; of joint work, the argument of that number."""
         return self._worker.tenant(number)
 
-    def _operation(
+    async def _settled(
         self,
         work: Callable[[Any], Any],
         argument: object,
+        *,
         cost: int,
         deadline: float | None,
-        tenant: str | None,
+        tenant: str,
         load: Load,
-    ) -> Operation:
-        future = self._loop.create_future()
-        return Operation(work, argument, future, cost, deadline, tenant, self._clock(), load)
-
-    async def _done(self, operation: Operation) -> Any:
+        joint: bool = False,
+        piecewise: bool = False,
+    ) -> Any:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        operation = self.submit(
+            future,
+            work,
+            argument,
+            cost=cost,
+            deadline=deadline,
+            tenant=tenant,
+            load=load,
+            joint=joint,
+            piecewise=piecewise,
+        )
         try:
-            if not self._accepting:
-                raise Draining("the server is shutting down")
-            removed = self._worker.admit(operation)
-        except RondelError as error:
-            self._observer.refused(error.reason.lower(), operation.tenant or "")
-            raise
-        for each in removed:
-            self._observer.refused("overloaded", each.tenant or "")
-        _hand_out(removed)
-        try:
-            return await _future(operation)
+            return await future
         except asyncio.CancelledError:
             self._worker.withdraw(operation)
             raise
@@ -238,24 +273,10 @@ def _alone(work: Callable[[], T]) -> T:
     return work()
 
 
-def _future(operation: Operation) -> asyncio.Future[Any]:
-    if not isinstance(operation.future, asyncio.Future):
-        raise TypeError(f"operations here have futures, got {operation.future!r}")
-    return operation.future
-
-
 def _hand_out(operations: Iterable[Operation]) -> None:
-    """On the loop: tells whoever waits what became of it."""
+    """On the loop: tells whoever waits."""
     for operation in operations:
-        future = _future(operation)
-        if future.done():
-            continue
-        if operation.error is not None:
-            future.set_exception(operation.error)
-        elif operation.settled:
-            future.set_result(operation.result)
-        else:
-            future.set_exception(ServerInternal("the worker ended in the middle of this"))
+        operation.settle()
 
 
 def _log_failure(future: asyncio.Future[Any]) -> None:

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rondel.decoder.batch import Step, StepResult, run_steps
-from rondel.decoder.errors import DeadlineExpired, InvalidRequest, SequenceGap
+from rondel.decoder.errors import DeadlineExpired, InvalidRequest
 from rondel.decoder.session import DecoderSession
 from rondel.server import exactly_once
 from rondel.server.config import ServerConfig
+from rondel.server.entries import Entry
 from rondel.server.errors import known, to_status
 from rondel.server.exactly_once import Floats, Stepped
-from rondel.server.observer import DEAF, Observer
+from rondel.server.operation import AtHand
 from rondel.server.replies import check_reply, reply_bytes
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenant_streams import TenantStreams
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import options_from_message
 from rondel.v1.wire import from_tensor, to_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, the response that is to be filled, and whose it is: items name streams of that tenant."""
+
+    tenant: str
+    request: pb.StepRequest
+    response: pb.StepResponse
+
+    def entry(self, number: int, streams: TenantStreams) -> Entry:
+        """The stream of an item. Raises what ``TenantStreams.get_to_change`` does."""
+        item = self.request.items[number]
+        if item.stream_ref:
+            raise InvalidRequest(
+                f"stream_ref is for Decode calls, got {item.stream_ref} in a Step", field="stream_ref"
+            )
+        return streams.get_to_change(item.stream.handle, item.stream.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +58,6 @@ class _Steps(dict[DecoderSession, _Waiting]):
         self.begun: set[int] = set()
 
 
-class AtHand(Protocol):
-    """What is known of the requests at hand: the scheduler."""
-
-    def check(self, number: int) -> None:
-        """Raises DeadlineExpired if nobody waits for the answer to that request."""
-
-    def tenant(self, number: int) -> str:
-        """Whose it is."""
-
-
 class Stepping:
     """Carries out Step requests. For the scheduler's worker only.
 
@@ -57,41 +66,37 @@ class Stepping:
     a later request, finds its earlier step finished: what waits is carried out first.
     """
 
-    def __init__(
-        self, config: ServerConfig, streams: StreamRegistry, at_hand: AtHand, observer: Observer = DEAF
-    ) -> None:
+    def __init__(self, config: ServerConfig, streams: StreamRegistry, at_hand: AtHand) -> None:
         self._most = config.max_message_bytes
         self._streams = streams
         self._at_hand = at_hand
-        self._observer = observer
 
-    def __call__(self, requests: Sequence[pb.StepRequest]) -> list[pb.StepResponse]:
-        """A response for each request, in order; an item's error is in its result."""
+    def __call__(self, all_asked: Sequence[Asked]) -> list[pb.StepResponse]:
+        """The response of each request, in order; an item's error is in its result."""
         waiting = _Steps()
-        responses = [self._begin(number, request, waiting) for number, request in enumerate(requests)]
+        for number, asked in enumerate(all_asked):
+            self._begin(number, asked, waiting)
         self._carry_out(waiting)
-        return responses
+        return [asked.response for asked in all_asked]
 
-    def _begin(self, number: int, request: pb.StepRequest, waiting: _Steps) -> pb.StepResponse:
+    def _begin(self, number: int, asked: Asked, waiting: _Steps) -> None:
         """Applies the rules to all items of a request; fills the results of those that do not wait."""
-        response = pb.StepResponse()
-        size = 0
+        streams, layer, size = self._streams.of(asked.tenant), asked.request.layer, 0
         named: set[str] = set()
-        for item in request.items:
-            result = response.results.add()
+        for index, item in enumerate(asked.request.items):
+            result = asked.response.results.add()
             try:
-                size += self._begin_item(number, request.layer, item, result, size, named, waiting)
+                entry = asked.entry(index, streams)
+                size += self._begin_item(number, layer, entry, item, result, size, named, waiting)
             except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
-                if isinstance(error, SequenceGap):
-                    self._observer.gap(self._at_hand.tenant(number))
                 result.status.CopyFrom(to_status(known(error)))
                 size += result.ByteSize()
-        return response
 
     def _begin_item(
         self,
         number: int,
         layer: int,
+        entry: Entry,
         item: pb.StepItem,
         result: pb.StepResult,
         size: int,
@@ -100,13 +105,13 @@ class Stepping:
     ) -> int:
         """Bytes that the item's result takes. The items before it have named the streams ``named`` and take
         ``size`` bytes of the reply."""
-        session = self._streams.get_to_change(item.stream.handle, item.stream.epoch).session
-        if session in waiting and item.stream.handle not in named:
+        session = entry.session
+        if session in waiting and entry.handle not in named:
             self._carry_out(waiting)
         result.committed_length = session.length
-        if item.stream.handle in named:
+        if entry.handle in named:
             raise InvalidRequest("a stream may occur once in a call", field="stream")
-        named.add(item.stream.handle)
+        named.add(entry.handle)
         embedded = item.HasField("embeddings")
         rows = from_tensor(item.embeddings if embedded else item.q, name="embeddings" if embedded else "q")
         taken = reply_bytes(session, layer, rows)
@@ -127,7 +132,6 @@ class Stepping:
         if isinstance(done, Step):
             waiting[session] = _Waiting(number, done, item.return_lse, result)
         else:
-            self._observer.repeated(self._at_hand.tenant(number))
             _fill(result, session, done)
         return taken
 
@@ -153,7 +157,6 @@ class Stepping:
                     raise outcome
                 lse = outcome.lse if item.return_lse else None
                 _fill(item.result, session, Stepped(outcome.out, lse, session.layer_length(layer), False))
-                self._observer.stored(len(item.step.k), self._at_hand.tenant(item.number))
             except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
                 item.result.status.CopyFrom(to_status(known(error)))
 
@@ -189,7 +192,7 @@ def _projected(
 
 
 def _fill(result: pb.StepResult, session: DecoderSession, done: Stepped) -> None:
-    result.out.CopyFrom(to_tensor(done.out))
+    result.out.MergeFrom(to_tensor(done.out))
     if done.lse is not None:
         result.lse.CopyFrom(to_tensor(done.lse))
     result.committed_length = session.length

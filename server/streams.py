@@ -1,4 +1,4 @@
-"""The streams that the server keeps: handles, epoch, answers kept for repeated requests, idle expiry.
+"""All streams that the server keeps, by tenant: one arena, one epoch, one lease, one limit on their number.
 
 Only the scheduler's worker uses a registry, one operation at a time; so it has no locks.
 """
@@ -7,256 +7,93 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
 
 from rondel.decoder.cache.arena import Arena
-from rondel.decoder.errors import (
-    InvalidRequest,
-    QuotaExceeded,
-    SessionBusy,
-    StreamClosed,
-    StreamNotFound,
-)
-from rondel.decoder.projection import NO_PROJECTIONS, Projections
+from rondel.decoder.errors import QuotaExceeded
 from rondel.decoder.session import DecoderSession
-from rondel.decoder.spec import LayerGroup, StreamSpec
-from rondel.server.bounds import check_id
-from rondel.server.entries import Closed, Entry, Imported, Origin
+from rondel.server.entries import Entry, Origin
 from rondel.server.tags import Tag
-
-_TOMBSTONES: Final = 4096
-"""How many closed streams are remembered, to tell closed from unknown and to answer a repeated Close."""
+from rondel.server.tenant_streams import TenantStreams
+from rondel.server.tenants import Tenants, Usage
 
 
 @dataclass(slots=True, eq=False)
 class StreamRegistry:
-    """Handle to stream. ``epoch`` is the same for all streams of one server start, or of one arena's file:
+    """Tenants' streams. ``epoch`` is the same for all streams of one server start, or of one arena's file:
     handles are not reused."""
 
     arena: Arena
     max_streams: int
     lease_seconds: float = 0.0
     clock: Callable[[], float] = time.monotonic
+    tenants: Tenants = field(default_factory=Tenants)
     epoch: int = field(init=False)
-    _entries: dict[str, Entry] = field(default_factory=dict)
-    _opened: dict[str, Entry] = field(default_factory=dict)
-    _prefixes: dict[str, Entry] = field(default_factory=dict)
-    _closed: OrderedDict[str, Closed] = field(default_factory=OrderedDict)
+    start_id: int = field(init=False)
+    """Number of this start of the server, where the epoch is the file's."""
+    _streams: dict[str, TenantStreams] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         file = self.arena.file
-        self.epoch = 1 + secrets.randbits(62) if file is None else file.superblock.identity
+        self.start_id = 1 + secrets.randbits(62)
+        self.epoch = self.start_id if file is None else file.superblock.identity
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(map(len, self._streams.values()))
 
-    def open(
-        self,
-        spec: StreamSpec,
-        request_id: str,
-        projections: Projections = NO_PROJECTIONS,
-        *,
-        projections_name: str = "",
-    ) -> Entry:
-        """A new stream, or the one that the first request of this id opened.
+    def of(self, tenant: str) -> TenantStreams:
+        """The streams of a tenant: all that its calls may see."""
+        found = self._streams.get(tenant)
+        if found is None:
+            found = self._streams[tenant] = TenantStreams(self, self.tenants.get(tenant))
+        return found
 
-        Raises:
-            InvalidRequest: the id was used with another specification, or other projections.
-            InvalidLayer, InvalidShape: the projections do not fit the specification.
-            QuotaExceeded: there are ``max_streams`` already.
-            BudgetExceeded: the arena has no room.
-        """
-        earlier = self.repeated(request_id, None)
-        if earlier is not None:
-            session = earlier.session
-            if not (same_streams(session.spec, spec) and session.projections is projections):
-                raise InvalidRequest(
-                    f"request_id {request_id!r} has opened a stream of another specification, or with other "
-                    f"projections",
-                    field="request_id",
-                )
-            return earlier
-        self.check_room()
-        tag = Tag(_new_handle(), request_id, None, projections_name)
-        session = DecoderSession(spec, self.arena, projections=projections, tag=tag.encode())
-        return self._add(session, tag)
+    def look_up(self, tenant: str, handle: str) -> DecoderSession | None:
+        """The session of a tenant's handle: for estimates, from any thread. Its lease stays as it is."""
+        streams = self._streams.get(tenant)
+        return None if streams is None else streams.look_up(handle)
 
-    def fork(self, entry: Entry, request_id: str, origin: Origin) -> Entry:
-        """A new stream that begins as another one is.
-
-        Raises:
-            QuotaExceeded: there are ``max_streams`` already.
-            InvalidRequest, StreamSealed, BudgetExceeded: the session cannot be forked so.
-        """
-        self.check_room()
-        tag = Tag(_new_handle(), request_id, origin, entry.projections)
-        session = entry.session.fork(max_new_tokens=origin.max_new_tokens, tag=tag.encode())
-        return self._add(session, tag)
-
-    def adopt(
-        self, session: DecoderSession, request_id: str, imported: Imported, projections_name: str = ""
-    ) -> Entry:
-        """The stream that a session has become, which was not published yet. Raises QuotaExceeded; the
-        session is then still the caller's."""
-        self.check_room()
-        tag = Tag(_new_handle(), request_id, imported, projections_name)
-        session.publish(tag.encode())
-        return self._add(session, tag)
-
-    def take_back(self, tag: Tag, session: DecoderSession) -> Entry:
-        """A stream of an earlier start, under the handle that it had. Its lease starts anew."""
-        entry = self._add(session, tag)
-        if isinstance(tag.origin, Origin) and tag.origin.handle and tag.origin.prefix_name:
-            self.keep(entry, tag.origin.prefix_name)
-        return entry
-
-    def keep(self, entry: Entry, prefix_name: str) -> None:
-        """Give a stream a name that others may begin with."""
-        self._prefixes[prefix_name] = entry
-
-    def prefix(self, name: str) -> Entry:
-        """The stream kept under a name, whose lease starts anew. Raises StreamNotFound."""
-        entry = self._prefixes.get(name)
-        if entry is None:
-            raise StreamNotFound(f"no prefix {name!r}", prefix=name)
-        entry.last_used = self.clock()
-        return entry
-
-    def has_prefix(self, name: str) -> bool:
-        """Whether a stream is kept under a name."""
-        return name in self._prefixes
-
-    def repeated(self, request_id: str, origin: Origin | Imported | None) -> Entry | None:
-        """The stream that an earlier request of this id made, whose lease starts anew; None = there was none.
-
-        Raises:
-            InvalidRequest: it made another one.
-        """
-        earlier = self._opened.get(request_id) if request_id else None
-        if earlier is None:
-            return None
-        if earlier.origin != origin:
-            raise InvalidRequest(
-                f"request_id {request_id!r} has made another stream, by another request", field="request_id"
-            )
-        earlier.last_used = self.clock()
-        return earlier
-
-    def knows(self, request_id: str) -> bool:
-        """Whether a stream is here that a request of this id made."""
-        return bool(request_id) and request_id in self._opened
+    def usage(self, tenant: str) -> Usage:
+        """What a tenant has, to the byte. From any thread; numbers of one moment only on the worker."""
+        streams, who = self._streams.get(tenant), self.tenants.get(tenant)
+        account = who.account
+        return Usage(
+            0 if streams is None else len(streams),
+            *(account.reserved, account.resident, account.shared),
+            who.calls,
+        )
 
     def check_room(self) -> None:
         """Raises QuotaExceeded when there are ``max_streams`` already."""
-        if len(self._entries) >= self.max_streams:
+        if len(self) >= self.max_streams:
             raise QuotaExceeded(
-                f"{len(self._entries)} streams are open, the limit is {self.max_streams}",
+                f"{len(self)} streams are open, the limit is {self.max_streams}",
                 limit=self.max_streams,
             )
 
-    def _add(self, session: DecoderSession, tag: Tag) -> Entry:
-        entry = Entry(tag.handle, session, tag.open_id, self.clock(), tag.origin, tag.projections)
-        self._entries[entry.handle] = entry
-        if entry.open_id:
-            self._opened[entry.open_id] = entry
+    def take_back(self, tag: Tag, session: DecoderSession) -> Entry:
+        """A stream of an earlier start, under the handle and of the tenant that it had. Its lease starts
+        anew."""
+        streams = self.of(tag.tenant)
+        session.charge(streams.tenant.account)
+        entry = streams.add(session, tag)
+        if isinstance(tag.origin, Origin) and tag.origin.handle and tag.origin.prefix_name:
+            streams.keep(entry, tag.origin.prefix_name)
         return entry
-
-    def get(self, handle: str, epoch: int) -> Entry:
-        """The stream of a handle, whose lease starts anew.
-
-        Raises:
-            InvalidRequest: there is no handle, or one that no stream can have.
-            StreamClosed: it was closed.
-            StreamNotFound: there is none, or the epoch is another one's.
-        """
-        entry = self._entries.get(self._checked(handle, epoch))
-        if entry is None:
-            if handle in self._closed:
-                raise StreamClosed(f"stream {handle} was closed", handle=handle)
-            raise StreamNotFound(f"no stream {handle!r}", handle=handle)
-        entry.last_used = self.clock()
-        return entry
-
-    def look_up(self, handle: str) -> DecoderSession | None:
-        """The session of a handle, whoever asks: for estimates, from any thread. Its lease stays as it is."""
-        entry = self._entries.get(handle)
-        return None if entry is None else entry.session
-
-    def get_to_change(self, handle: str, epoch: int) -> Entry:
-        """:meth:`get` for what changes the stream. Raises SessionBusy, too, while it is being exported."""
-        entry = self.get(handle, epoch)
-        if entry.exports:
-            raise SessionBusy(
-                f"stream {handle} is being exported; it takes changes again when that has ended",
-                handle=handle,
-            )
-        return entry
-
-    def close(self, handle: str, epoch: int, request_id: str) -> Closed:
-        """Ends a stream and frees its memory; repeated with the same id it gives the first answer.
-
-        Raises:
-            InvalidRequest, StreamClosed, StreamNotFound: as :meth:`get`.
-        """
-        earlier = self._closed.get(self._checked(handle, epoch))
-        if earlier is not None and request_id and earlier.close_id == request_id:
-            return earlier
-        return self._end(self.get(handle, epoch), request_id)
 
     def expire(self) -> int:
         """Closes the streams whose lease has run out; how many there were."""
         if not self.lease_seconds:
             return 0
         oldest = self.clock() - self.lease_seconds
-        stale = [entry for entry in self._entries.values() if entry.last_used <= oldest]
-        for entry in stale:
-            self._end(entry, "")
-        return len(stale)
+        return sum(streams.expire(oldest) for streams in self._streams.values())
+
+    def entries(self) -> list[tuple[str, Entry]]:
+        """All streams, each with its tenant."""
+        return [(name, entry) for name, streams in self._streams.items() for entry in streams]
 
     def leave_all(self) -> None:
         """Ends with every stream; what is in a file stays there, for the next start."""
-        for entry in self._entries.values():
-            entry.session.detach()
-        self._entries.clear()
-
-    def _checked(self, handle: str, epoch: int) -> str:
-        if not handle:
-            raise InvalidRequest("the stream's handle is missing", field="stream")
-        check_id("stream", handle)
-        if epoch not in (0, self.epoch):
-            raise StreamNotFound(
-                f"stream {handle!r} of epoch {epoch} is not here, the epoch is {self.epoch}",
-                handle=handle,
-                epoch=self.epoch,
-            )
-        return handle
-
-    def _end(self, entry: Entry, request_id: str) -> Closed:
-        length, released = entry.session.length, entry.session.close()
-        del self._entries[entry.handle]
-        if entry.open_id:
-            del self._opened[entry.open_id]
-        for name in [name for name, kept in self._prefixes.items() if kept is entry]:
-            del self._prefixes[name]
-        closed = Closed(request_id, length, released)
-        self._closed[entry.handle] = closed
-        if len(self._closed) > _TOMBSTONES:
-            self._closed.popitem(last=False)
-        return closed
-
-
-def _new_handle() -> str:
-    return secrets.token_urlsafe(18)
-
-
-def same_streams(one: StreamSpec, other: StreamSpec) -> bool:
-    """Whether two specifications mean the same stream, whatever they leave to defaults."""
-
-    def meaning(spec: StreamSpec) -> tuple[int, frozenset[LayerGroup]]:
-        groups = (replace(group, scale=group.score_scale) for group in spec.groups)
-        return spec.length_limit, frozenset(groups)
-
-    return meaning(one) == meaning(other)
+        for streams in self._streams.values():
+            streams.leave_all()

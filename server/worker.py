@@ -165,7 +165,8 @@ class Worker:
             self.at_hand = None
         self._observer.carried_out(len(batch.operations), self._clock() - began)
         for operation in batch.operations:
-            if not operation.spent:
+            if operation.began is None:
+                operation.began = began
                 self._observer.waited(began - operation.arrived, operation.tenant or "")
             if operation.stopped:
                 self._observer.expired(operation.tenant or "")

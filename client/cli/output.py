@@ -26,6 +26,12 @@ def print_json(value: Mapping[str, object] | Iterable[object]) -> None:
     sys.stdout.flush()
 
 
+def print_text(text: str) -> None:
+    """Write a text as it is."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def print_error(message: str) -> None:
     """Write one line that begins with ``error:``, whatever the message holds."""
     line = Text("error: ", style="bold red")

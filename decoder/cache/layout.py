@@ -127,10 +127,11 @@ class RingLayout:
 
     def rewritten(self, claimed: int, end: int) -> list[int]:
         """The ring's pages that lose an old lap when a layer that has claimed ``claimed`` claims ``end``."""
-        if end - self.group.sinks <= self.capacity:
-            return []
-        first = max(self.capacity, round_up(max(0, claimed - self.group.sinks), PAGE_SLOTS)) // PAGE_SLOTS
-        stop = round_up(max(0, end - self.group.sinks), PAGE_SLOTS) // PAGE_SLOTS
+        sinks = self.group.sinks
+        fresh = max(self.capacity, round_up(max(0, claimed - sinks), PAGE_SLOTS))
+        if end - sinks <= fresh:
+            return []  # nearly always: a page is begun once in 128 tokens
+        first, stop = fresh // PAGE_SLOTS, round_up(end - sinks, PAGE_SLOTS) // PAGE_SLOTS
         return [page % self.ring_pages for page in range(first, min(stop, first + self.ring_pages))]
 
     def columns(self, start: int, stop: int) -> list[int]:

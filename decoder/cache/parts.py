@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from rondel.decoder.cache import recorded
+from rondel.decoder.cache.account import Account
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.layout import RingLayout
@@ -16,14 +17,15 @@ from rondel.decoder.spec import StreamSpec, integer
 Parts = tuple[StreamExtent, list[GroupRings], Reservation]
 
 
-def opened(spec: StreamSpec, arena: Arena) -> Parts:
-    """An empty stream, with promises for all pages that it can come to need. Raises BudgetExceeded."""
+def opened(spec: StreamSpec, arena: Arena, account: Account | None = None) -> Parts:
+    """An empty stream, with promises for all pages that it can come to need. Raises BudgetExceeded,
+    QuotaExceeded."""
     layouts = [RingLayout.of(group, spec.length_limit) for group in spec.groups]
     # Before the page tables are made: a stream too large for the arena may be too large for those.
     demand = sum((layout.demand for layout in layouts), Counter[int]())
     if arena.file is not None:
-        return recorded.opened(spec, layouts, demand, arena)
-    pages = arena.reserve(demand)
+        return recorded.opened(spec, layouts, arena, arena.reserve(demand, account))
+    pages = arena.reserve(demand, account)
     try:
         return StreamExtent(spec, layouts), [GroupRings(layout) for layout in layouts], pages
     except BaseException:
@@ -43,6 +45,7 @@ def forked(spec: StreamSpec, parts: Parts, max_new_tokens: int | None, arena: Ar
         InvalidRequest: ``max_new_tokens`` is neither None nor a number from 0 on.
         StreamSealed: a sealed stream cannot take new tokens, nor can its fork.
         BudgetExceeded: the arena has no room for the promises; nothing changed.
+        QuotaExceeded: they are more than the account may have; nothing changed.
     """
     extent, rings, pages = parts
     if max_new_tokens is not None:

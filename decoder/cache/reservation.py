@@ -9,35 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rondel.decoder.cache.place import Place
 from rondel.decoder.errors import BudgetExceeded, QuotaExceeded
 
 if TYPE_CHECKING:
+    from rondel.decoder.cache.account import Account
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.cache.record import Slot
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An entry of a page table, and the size of the page that it names."""
-
-    table: NDArray[np.int64]
-    column: int
-    page_bytes: int
-
-    @property
-    def offset(self) -> int:
-        """The page."""
-        return int(self.table[self.column])
-
-    def name(self, offset: int) -> None:
-        """Have the entry name another page."""
-        self.table[self.column] = offset
 
 
 class Reservation:
@@ -47,8 +30,10 @@ class Reservation:
     so everything that concerns sharing is done under the arena's lock.
     """
 
-    def __init__(self, arena: Arena, demand: dict[int, int]) -> None:
+    def __init__(self, arena: Arena, demand: dict[int, int], account: Account) -> None:
         self._arena = arena
+        self.account = account
+        """Who bears it; the same for all streams that share pages."""
         self._demand = demand
         self._paid: dict[int, set[int]] = {size: set() for size in demand}
         self._borrowed: dict[int, set[int]] = {size: set() for size in demand}
@@ -74,6 +59,11 @@ class Reservation:
         return self._family is not None
 
     @property
+    def family(self) -> set[Reservation]:
+        """All that may hold pages of this one, itself included. Under the arena's lock."""
+        return self._family or {self}
+
+    @property
     def reserved_bytes(self) -> int:
         """Bytes of all pages promised."""
         return sum(size * pages for size, pages in self._demand.items()) if self._open else 0
@@ -95,12 +85,12 @@ class Reservation:
             return sum(self._arena._shares.bytes_among(size, offsets) for size, offsets in self._held())
 
     def take(self, page_bytes: int) -> int:
-        """Offset of one zeroed page; never fails within what was promised.
+        """Offset of one zeroed page; never fails within what was promised, but for overcommit.
 
         Raises:
-            BudgetExceeded: more pages than were promised.
+            BudgetExceeded: more pages than were promised, or with overcommit more than there are.
         """
-        with self._arena._lock:
+        with self._arena.charged(self.account):
             paid = self._paid[page_bytes]
             if len(paid) >= self._demand[page_bytes]:
                 raise BudgetExceeded(
@@ -108,15 +98,21 @@ class Reservation:
                     requested=page_bytes,
                     available=0,
                 )
-            offset = self._arena._take(page_bytes)
+            offset = self._arena._space.take(page_bytes)
             paid.add(offset)
             return offset
 
+    def take_copy(self, page_bytes: int, offset: int) -> int:
+        """:meth:`take`, of the same content as another page; for a page that nobody is writing to."""
+        copy = self.take(page_bytes)
+        self.contents(page_bytes, copy)[:] = self.contents(page_bytes, offset)
+        return copy
+
     def give_back(self, page_bytes: int, offset: int) -> None:
         """Return one taken page, which is not shared; it stays promised."""
-        with self._arena._lock:
+        with self._arena.charged(self.account):
             self._paid[page_bytes].remove(offset)
-            self._arena._put_back(page_bytes, offset)
+            self._arena._space.put_back(page_bytes, offset)
 
     def contents(self, page_bytes: int, offset: int) -> NDArray[np.uint8]:
         """The bytes of a page that is held, in place. Only an own page may be written to: see :meth:`own`."""
@@ -131,12 +127,13 @@ class Reservation:
 
         Raises:
             BudgetExceeded: the arena has no room for the promises; nothing changed.
+            QuotaExceeded: they are more than the account may have; nothing changed.
         """
         demand = {size: fresh.get(size, 0) + len(own.get(size, ())) for size in self._demand}
-        fork = self._arena.reserve(demand)
+        fork = self._arena.reserve(demand, self.account)
         try:
-            with self._arena._lock:
-                family = self._family or {self}
+            with self._arena.charged(self.account):
+                family = self.family
                 for size, held in self._held():
                     ours = set(own.get(size, ()))
                     self._arena._shares.join(size, held, ours)
@@ -148,6 +145,13 @@ class Reservation:
             raise
         return fork
 
+    def hold(self, *, copies: bool) -> Reservation:
+        """A reservation of the same pages as they are now, for reading; with ``copies`` it has room for one
+        of each, so that this one can go on writing to all of them. Raises BudgetExceeded, QuotaExceeded."""
+        with self._arena._lock:
+            own = dict(self._held()) if copies else {}
+        return self.fork({}, own)
+
     def own(self, places: Sequence[Place]) -> None:
         """Have these pages to ourselves, to write to them: a shared one is copied, its place names the copy.
 
@@ -156,11 +160,12 @@ class Reservation:
 
         Raises:
             QuotaExceeded: a page is borrowed; or it is paid for by us alone, others hold it, and the arena
-                has no room for a copy. Nothing changed.
+                has no room for a copy, or the account may not have one. Nothing changed.
+            BudgetExceeded: with overcommit the copies are promised, and there is no room. Nothing changed.
         """
         arena = self._arena
         arena._sweep()  # what holders that were dropped without an end still hold is not worth a copy
-        with arena._lock:
+        with arena.charged(self.account):
             shared = [place for place in places if place.offset in arena._shares]
             for place in shared:
                 if place.offset in self._borrowed[place.page_bytes]:
@@ -171,20 +176,26 @@ class Reservation:
             pinned = Counter(p.page_bytes for p in shared if arena._shares.promises(p.offset) == 1)
             if pinned:
                 try:
-                    arena._promise(pinned)
+                    arena._promise(pinned, self.account)
                 except BudgetExceeded as error:
                     raise QuotaExceeded(
                         f"the stream's forks hold {pinned.total()} pages that it is about to write to, and "
                         f"there is no room for copies: {error.message}",
                         **error.facts,
                     ) from error
+            try:
+                arena._space.room_for(Counter(place.page_bytes for place in shared))
+            except BudgetExceeded:
+                for size, pages in pinned.items():
+                    arena._space.withdraw(size, pages)
+                raise
             for place in shared:
                 self._move(place)
 
     def _move(self, place: Place) -> None:
         # In this order: an interrupt in between leaves a page too many held until the end, never one too few.
         size, old = place.page_bytes, place.offset
-        new = self._arena._copied(size, old)
+        new = self._arena._space.copied(size, old)
         self._paid[size].add(new)
         place.name(new)
         self._paid[size].remove(old)
@@ -213,7 +224,7 @@ class Reservation:
         of the holders. So it cannot fail. Doing it twice is harmless.
         """
         arena, freed = self._arena, 0
-        with arena._lock:
+        with arena.charged(self.account):
             if not (self._open and arena.held):
                 return 0
             self._open = False
@@ -222,7 +233,7 @@ class Reservation:
             for size, pages in self._demand.items():
                 left = self._leave(size)
                 self._bequeath(size, left)
-                arena._withdraw(size, pages - len(left))
+                arena._space.withdraw(size, pages - len(left))
                 freed += size * (pages - len(left))
             if self._family:
                 self._family.discard(self)
@@ -232,6 +243,10 @@ class Reservation:
         if self.record is not None:
             self.record.pages.release()
         return freed
+
+    def abandon(self) -> None:
+        """Have it left at the next occasion; see ``Arena.abandon``."""
+        self._arena.abandon(self)
 
     def leave(self) -> None:
         """End without being closed: what is published in a file stays there as it is; else release."""
@@ -246,7 +261,7 @@ class Reservation:
         shares, left = self._arena._shares, set()
         for offset in self._paid[size]:
             if offset not in shares:
-                self._arena._put_back(size, offset)
+                self._arena._space.put_back(size, offset)
                 continue
             last = shares.promises(offset) == 1
             if last:

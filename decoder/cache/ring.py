@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.cache.layout import RingLayout
-from rondel.decoder.cache.reservation import Place, Reservation
+from rondel.decoder.cache.place import Place
+from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.spec import PAGE_SLOTS, LayerGroup
 
 
@@ -68,6 +69,12 @@ class GroupRings:
         return [
             self._place(layer, column) for column in self.layout.columns(start, stop) if table[column] >= 0
         ]
+
+    def rewritten(self, layer: int, claimed: int, end: int) -> list[Place]:
+        """Where those pages of a layer are named that lose an old lap when it, having claimed ``claimed``,
+        claims ``end``. One that is not taken yet has none."""
+        table, pages = self.table(layer), self.layout.rewritten(claimed, end)
+        return [self._place(layer, 1 + page) for page in pages if table[1 + page] >= 0]
 
     def _place(self, layer: int, column: int) -> Place:
         return Place(self.table(layer), column, self.page_bytes(column))

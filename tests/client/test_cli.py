@@ -38,6 +38,7 @@ COMMANDS = [
     "endless",
     "load",
     "doctor",
+    "health",
     "model",
     "model pull",
     "model list",
@@ -107,6 +108,9 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
             "projections must have names of their own",
         ),
         (["serve", "--max-streams", "0"], "max_streams must be an integer from 1"),
+        (["serve", "--admin-host", "0.0.0.0"], "admin_host must be a loopback address"),
+        (["serve", "--log-level", "loud"], "log_level must be one of debug, info, warning, error"),
+        (["serve", "--config", "/nowhere/rondel.toml"], "cannot read /nowhere/rondel.toml: No such file"),
     ],
 )
 def test_options_that_cannot_be_are_wrong_usage_before_any_work(args: list[str], text: str) -> None:
@@ -229,7 +233,9 @@ def test_serve_offers_every_setting_with_its_default() -> None:
     shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300"}).stdout
     for field in fields(ServerConfig):
         line = next(line for line in shown.splitlines() if f"--{field.name.replace('_', '-')} " in line)
-        if field.default not in (None, False, ()):
+        if field.default is True:
+            assert f"--no-{field.name.replace('_', '-')} " in line
+        elif field.default not in (None, False, ()):
             assert f"[default: {field.default}]" in line
 
 
@@ -238,10 +244,20 @@ def test_serve_says_where_and_stops_when_its_input_ends(tmp_path: Path) -> None:
     with server(f"--unix-path={path}", "--max-streams=7") as running:
         host, _, port = running.address.rpartition(":")
         assert host == "127.0.0.1"
-        with AttentionClient(running.address) as client, AttentionClient(f"unix:{path}") as other:
+        with (
+            AttentionClient(running.address) as client,
+            AttentionClient(f"unix:{path}") as other,
+        ):
             assert client.info().max_streams == other.info().max_streams == 7
     with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=5):
         pass
+
+
+def test_a_server_of_our_own_takes_no_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RONDEL_SERVE_CONFIG", "/nowhere/rondel.toml")
+    monkeypatch.setenv("RONDEL_SERVE_MAX_STREAMS", "3")
+    with server() as running, AttentionClient(running.address) as client:
+        assert client.info().max_streams == ServerConfig().max_streams
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transports import to
 from typer.testing import CliRunner, Result
 
 from rondel.client import AttentionClient
@@ -64,6 +65,26 @@ def test_json(address: str, tmp_path: Path) -> None:
     assert (made["length"], made["generation"]) == (300, 0)
     done = json.loads(run("export", made["handle"], file, "--server", address, "--json").stdout)
     assert done == {"handle": made["handle"], "file": str(file), "bytes": len(RAW)}
+
+
+def piped(tmp_path: Path, *args: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "rondel.client.cli", "streams", *args]
+    return subprocess.run(command, cwd=tmp_path, input=data, capture_output=True, timeout=60, check=False)
+
+
+def test_standard_output_and_input(address: str, tmp_path: Path) -> None:
+    imported = piped(tmp_path, "import", "-", "--server", address, data=RAW)
+    assert imported.returncode == 0, imported.stderr
+    handle = imported.stdout.decode().strip()
+    exported = piped(tmp_path, "export", handle, "-", "--server", address)
+    assert exported.returncode == 0, exported.stderr
+    assert exported.stdout == RAW
+    assert list(tmp_path.iterdir()) == []
+    with_json = piped(tmp_path, "export", handle, "-", "--server", address, "--json")
+    assert (with_json.returncode, with_json.stdout) == (2, b"")
+    assert b"--json" in with_json.stderr
+    assert piped(tmp_path, "export", handle, "./-", "--server", address).returncode == 0
+    assert (tmp_path / "-").read_bytes() == RAW
 
 
 @pytest.mark.parametrize(
@@ -132,7 +153,7 @@ def test_a_file_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_an_imported_stream_outlives_the_command(address: str, tmp_path: Path) -> None:
     (tmp_path / "stream").write_bytes(RAW)
-    with AttentionClient(address) as client:
+    with AttentionClient(address, **to(address)) as client:
         before = client.info().streams
         assert run("import", tmp_path / "stream", "--server", address).exit_code == 0
         assert client.info().streams == before + 1

@@ -119,6 +119,12 @@ def pages_of(session: DecoderSession) -> list[bytes | None]:
     return found
 
 
+def record_bytes(session: DecoderSession) -> int:
+    """What a file's record of the stream takes: a page of the arena that is none of the stream's own."""
+    record = session._pages.record
+    return 0 if record is None else record.pages.resident_bytes
+
+
 def check_gauges(arena: Arena, sessions: Iterable[DecoderSession]) -> None:
     """The gauges say what the page tables of all sessions of the arena say."""
     holders: Counter[int] = Counter()
@@ -136,14 +142,14 @@ def check_gauges(arena: Arena, sessions: Iterable[DecoderSession]) -> None:
                         of_session[-1][offset] += 1
     shared = {offset for offset, count in holders.items() if count > 1}
     stats = arena.stats()
-    assert stats.resident == sum(sizes.values())
+    assert stats.resident == sum(sizes.values()) + sum(record_bytes(session) for session in sessions)
     assert stats.shared == sum(sizes[offset] for offset in shared)
     promised = 0
     for session, held in zip(sessions, of_session, strict=True):
         mine = session.stats()
         assert mine.bytes_resident == sum(sizes[offset] for offset in held)
         assert mine.bytes_shared == sum(sizes[offset] for offset in held if offset in shared)
-        promised += mine.bytes_reserved
+        promised += mine.bytes_reserved + record_bytes(session)
     assert stats.resident <= promised <= stats.reserved <= stats.budget
 
 

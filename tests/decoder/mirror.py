@@ -63,9 +63,10 @@ class Mirror:
     generation: int = 0
     quota: float = math.inf  # tokens that a fork may reach
     origin: int = 0  # the length that a fork with a quota began with
+    tag: bytes = b""  # what a file has the stream under
 
     def __post_init__(self) -> None:
-        self.session = DecoderSession(self.spec, self.arena, tier=self.tier)
+        self.session = DecoderSession(self.spec, self.arena, tier=self.tier, tag=self.tag)
         self.rng = np.random.default_rng(self.seed)
         self.claimed = [0] * self.spec.layers
         self.k = [[] for _ in range(self.spec.layers)]
@@ -133,10 +134,10 @@ class Mirror:
                 self.append(layer, k, v)
         return self
 
-    def fork(self, max_new_tokens: int | None = None) -> Mirror:
+    def fork(self, max_new_tokens: int | None = None, tag: bytes = b"") -> Mirror:
         """A fork of the session, beside lists of its own."""
         fork = copy(self)
-        fork.session = self.session.fork(max_new_tokens=max_new_tokens)
+        fork.session, fork.tag = self.session.fork(max_new_tokens=max_new_tokens, tag=tag), tag
         fork.seed = int(self.rng.integers(2**32))
         fork.rng, fork.generation = np.random.default_rng(fork.seed), 0
         fork.quota = math.inf if max_new_tokens is None else self.length + max_new_tokens
@@ -151,6 +152,13 @@ class Mirror:
         for tokens in (*self.k, *self.v):
             del tokens[length:]
         return self
+
+    def go_on(self, session: DecoderSession, arena: Arena, tier: str) -> None:
+        """With the stream as a file gave it back: what only some layers had is gone."""
+        self.session, self.arena, self.tier, length = session, arena, tier, self.length
+        self.generation += 1
+        for tokens in (*self.k, *self.v):
+            del tokens[length:]
 
     # --- what must happen -----------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ class Trial:
     def _run(self, point: int, seconds: float) -> list[Any]:
         seed = int(self.rng.integers(2**31))
         command = [sys.executable, CHILD, self.path, seed, self.number, point, self.planted]
-        child = subprocess.Popen([str(each) for each in command], stdout=subprocess.PIPE, env=_environment())
+        child = subprocess.Popen([str(each) for each in command], stdout=subprocess.PIPE, env=environment())
         if child.stdout is None:
             raise RuntimeError("the process has no output")
         first = child.stdout.readline()
@@ -220,7 +220,8 @@ def _copy(stream: DecoderSession, arena: Arena) -> DecoderSession:
     return DecoderSession.restore(snapshot, arena)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """For a process that finds what this one does."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(each for each in [*sys.path, str(CHILD.parent)] if each),

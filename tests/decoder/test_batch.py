@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from oracle import TIERS, gaussian
@@ -9,7 +11,14 @@ from oracle import TIERS, gaussian
 from rondel.decoder import pool
 from rondel.decoder.batch import Step, StepResult, run_steps
 from rondel.decoder.cache.arena import Arena
-from rondel.decoder.errors import ChunkTooLong, InvalidShape, SessionBusy, StreamClosed, ValueRange
+from rondel.decoder.errors import (
+    ChunkTooLong,
+    InvalidRequest,
+    InvalidShape,
+    SessionBusy,
+    StreamClosed,
+    ValueRange,
+)
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
 
@@ -76,6 +85,7 @@ def test_errors_stay_with_their_items() -> None:
     sessions[3].close()
     steps[4] = step_for(sessions[4], rng, 18)
     steps.append(step_for(sessions[5], rng, 1))
+    steps.append(dataclasses.replace(steps[0], session=None))
     results = run_steps(steps)
     kinds = [type(result) for result in results]
     assert kinds == [
@@ -86,6 +96,7 @@ def test_errors_stay_with_their_items() -> None:
         ChunkTooLong,
         StepResult,
         SessionBusy,
+        InvalidRequest,
     ]
     assert [s.layer_length(0) for s in sessions] == [701, 700, 700, 700, 700, 701]
     assert isinstance(run_steps([step_for(sessions[1], rng, 1)])[0], StepResult)

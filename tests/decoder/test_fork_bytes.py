@@ -186,7 +186,7 @@ def test_a_thousand_moves_and_nothing_is_left(seed: int) -> None:
     luck, arena = random.Random(seed), Arena(24 << 20)
     names, live = list(SPECS), list[DecoderSession]()
     forked = refusals = 0
-    for _ in range(1000):
+    for turn in range(1000):
         move = luck.random()
         try:
             if move < 0.1 or not live:
@@ -205,7 +205,8 @@ def test_a_thousand_moves_and_nothing_is_left(seed: int) -> None:
                 gc.collect()
         except (BudgetExceeded, QuotaExceeded):
             refusals += 1
-        check_gauges(arena, live)
+        if turn % 4 == 0:  # costs more than the moves; a gauge that is wrong stays so
+            check_gauges(arena, live)
     assert forked > 80
     assert refusals > 20
     luck.shuffle(live)

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from crash_run import PLANTED, caught_within
+from killed_scene import killed
 from survivors import Trial
 
 
@@ -27,3 +29,11 @@ def test_what_was_acknowledged_is_there_after_every_kill(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_wrong_order_of_stores_is_caught(tmp_path: Path, name: str) -> None:
     assert caught_within(tmp_path, name, 60)
+
+
+@pytest.mark.timeout(300)
+def test_a_call_is_there_or_is_not_after_a_kill_within_it(tmp_path: Path) -> None:
+    """``make crash-test`` has all calls."""
+    found = list(killed("rewriting a shared page", tmp_path, random.Random(0)))
+    assert len(found) == 2
+    assert [trouble for _, trouble in found if trouble] == []

@@ -116,6 +116,7 @@ print("both")
     assert run(code) == "both"
 
 
+@pytest.mark.alone
 def test_idle_threads_use_no_time() -> None:
     code = (
         _WORKING

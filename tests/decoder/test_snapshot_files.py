@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from typing import Any
 
@@ -10,9 +11,12 @@ from mirror import Mirror, small
 from oracle import STORAGES
 from snapshot_parts import assert_equal, written
 
-from rondel.decoder.cache.arena import Arena
+from rondel.decoder.cache.account import Account
+from rondel.decoder.cache.arena import Arena, ArenaStats
 from rondel.decoder.errors import (
+    BudgetExceeded,
     InvalidRequest,
+    QuotaExceeded,
     SessionBusy,
     StreamClosed,
 )
@@ -70,6 +74,66 @@ def test_pieces_end_when_the_stream_changes(change: str) -> None:
             next(pieces)
 
 
+@pytest.mark.parametrize("storage", STORAGES)
+def test_pieces_apart_are_the_stream_as_it_was(storage: str) -> None:
+    """Through every change, and its end; what is held for them goes back when they end, or are dropped."""
+    arena = Arena(budget=64 << 20)
+    mirror = Mirror(small(storage=storage), arena=arena).grow(300)
+    before, pages = written(mirror.session), arena.stats().resident
+    pieces = [mirror.session.snapshot_pieces(at_most=5000, apart=True) for _ in range(3)]
+    raw = next(pieces[0])
+    mirror.grow(900)
+    mirror.truncate(mirror.min_length)
+    mirror.grow(910)
+    mirror.check_stored()
+    raw += next(pieces[0])
+    assert arena.stats().resident > pages
+    assert mirror.session.close() > 0
+    assert raw + b"".join(pieces[0]) == before
+    assert list(pieces[0]) == []
+    next(pieces[1])
+    pieces[1].close()
+    pieces[1].close()
+    with pytest.raises(StreamClosed):
+        next(pieces[1])
+    assert b"".join(pieces[2]) == before
+    assert arena.stats() == ArenaStats(64 << 20, 0, 0)
+    Mirror(small(storage=storage), arena=arena).session.snapshot_pieces(apart=True)
+    gc.collect()
+    assert arena.stats() == ArenaStats(64 << 20, 0, 0)
+
+
+def test_pieces_apart_need_room_for_copies() -> None:
+    spec, roomy = small(window=2000, kv_heads=4, head_dim=128, value_dim=128), Arena(budget=64 << 20)
+    with DecoderSession(spec, roomy):
+        arena = Arena(budget=roomy.stats().reserved)
+    mirror = Mirror(spec, arena=arena).grow(1990)
+    before = arena.stats()
+    with pytest.raises(BudgetExceeded):
+        mirror.session.snapshot_pieces(apart=True)
+    assert arena.stats() == before
+    assert b"".join(mirror.session.snapshot_pieces()) == written(mirror.session)
+    mirror.session.seal()  # what nothing changes needs no copies
+    assert b"".join(mirror.session.snapshot_pieces(apart=True)) == written(mirror.session)
+
+
+def test_pieces_apart_are_on_their_streams_account() -> None:
+    arena, account = Arena(budget=64 << 20), Account()
+    session = DecoderSession(small(), arena, account=account)
+    mirror = Mirror(small())
+    mirror.session = session
+    mirror.grow(300)
+    before = account.reserved, account.resident, account.shared
+    pieces = session.snapshot_pieces(apart=True)
+    assert (account.reserved, account.shared) == (before[0] + before[1], before[1])
+    assert b"".join(pieces) == written(session)
+    assert (account.reserved, account.resident, account.shared) == before
+    account.limit = account.reserved
+    with pytest.raises(QuotaExceeded):
+        session.snapshot_pieces(apart=True)
+    assert (account.reserved, account.resident, account.shared) == before
+
+
 def test_closed_streams() -> None:
     session = Mirror(small()).grow(300).session
     pieces = session.snapshot_pieces(at_most=100)
@@ -113,6 +177,16 @@ def test_files_that_take_a_part_of_what_they_are_given() -> None:
     assert raw == written(session)
     with pytest.raises(BlockingIOError):
         session.snapshot(Full())
+
+
+@pytest.mark.parametrize("taken", [0, -1, 10**9])
+def test_a_file_that_never_takes_anything_is_not_asked_for_ever(taken: int) -> None:
+    class Wrong:
+        def write(self, data: bytes) -> int:
+            return taken
+
+    with pytest.raises(InvalidRequest, match=f"got {taken}"):
+        Mirror(small()).grow(300).session.snapshot(Wrong())
 
 
 def test_what_is_no_binary_file() -> None:

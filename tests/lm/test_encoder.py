@@ -54,6 +54,7 @@ def test_an_endless_word_is_refused(tiny: LanguageModel) -> None:
     assert caught.value.facts["field"] == "text"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("unit", ["the duck ", "x", "7", " ", "<|im_end|>", "<", "é\n"])
 @pytest.mark.parametrize("chat", [False, True])
 def test_other_threads_run_meanwhile(tiny: LanguageModel, unit: str, chat: bool) -> None:

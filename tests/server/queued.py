@@ -12,9 +12,19 @@ class Waiter:
     """Who waits for an operation, or has left."""
 
     gone: bool = False
+    error: Exception | None = None
+
+    def done(self) -> bool:
+        return self.gone
 
     def cancelled(self) -> bool:
         return self.gone
+
+    def set_result(self, result: Any) -> None:
+        self.gone = True
+
+    def set_exception(self, error: Exception) -> None:
+        self.gone, self.error = True, error
 
 
 def work(arguments: Any) -> Any:

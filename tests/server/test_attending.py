@@ -15,7 +15,7 @@ from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
 from rondel.server import attending, stepping
 from rondel.server.app import Server
-from rondel.server.stepping import Stepping
+from rondel.server.stepping import Asked, Stepping
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import options_to_message
 from rondel.v1.wire import to_tensor
@@ -154,14 +154,15 @@ class Late:
     def __init__(self, number: int, looks: int) -> None:
         self.number, self.looks = number, looks
 
-    def check(self, number: int) -> None:
+    def check(self, number: int = 0) -> None:
         if number == self.number:
             self.looks -= 1
             if self.looks < 0:
                 raise DeadlineExpired("too late")
 
-    def tenant(self, number: int) -> str:
-        return ""
+
+def asked(requests: list[pb.StepRequest]) -> list[Asked]:
+    return [Asked("", request, pb.StepResponse()) for request in requests]
 
 
 async def test_a_step_is_looked_at_once_more_before_its_kernel(
@@ -176,7 +177,7 @@ async def test_a_step_is_looked_at_once_more_before_its_kernel(
     )
     requests = [pb.StepRequest(items=[item(stream, 0, *tokens.qkv(1))]) for stream in streams]
     joint = Stepping(server.config, server.streams, Late(1, 1))
-    responses = await server.scheduler.run(lambda: joint(requests), cost=0)
+    responses = await server.scheduler.run(lambda: joint(asked(requests)), cost=0)
     assert kernels == [2]
     codes = [grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.OK]
     assert [each.results[0].status.code for each in responses] == [code.value[0] for code in codes]
@@ -200,7 +201,7 @@ async def test_a_request_of_which_something_is_stored_is_carried_out_whole(
         pb.StepRequest(items=[item(two, 1, *second)]),
     ]
     joint = Stepping(server.config, server.streams, Late(1, looks))
-    responses = await server.scheduler.run(lambda: joint(requests), cost=0)
+    responses = await server.scheduler.run(lambda: joint(asked(requests)), cost=0)
     statuses = [[result.status.code for result in response.results] for response in responses]
     lengths = [(await client.get(stream)).layer_lengths[0] for stream in (one, two)]
     assert statuses[1] == ([0, 0] if looks >= 2 else [4, 4])

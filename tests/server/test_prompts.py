@@ -38,6 +38,7 @@ async def at_work(client: Client, request: pb.GenerateRequest) -> asyncio.Task[o
     return task
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("request_", [pb.GenerateRequest(text=LONG), as_chat(LONG)], ids=["text", "chat"])
 async def test_other_calls_are_quick_while_a_long_prompt_is_read(
     process: Process, connect: Connect, request_: pb.GenerateRequest
@@ -58,6 +59,7 @@ async def test_other_calls_are_quick_while_a_long_prompt_is_read(
     assert max(times) < 0.3
 
 
+@pytest.mark.alone
 async def test_a_deadline_ends_the_reading(process: Process, connect: Connect) -> None:
     client = connect(process.address)
     began = time.monotonic()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from io import BytesIO
 from pathlib import Path
 
@@ -114,6 +115,46 @@ async def test_what_a_client_was_told_is_there_after_a_kill_in_the_middle(
             np.testing.assert_array_equal(got, want)
 
 
+async def test_requests_are_answered_again_as_before_the_kill(
+    start: Start, connect: Connect, tokens: Tokens, path: str
+) -> None:
+    process = start(arena_file=path)
+    client = connect(process.address)
+    stream = await client.open(request_id="mine")
+    await client.append(stream, 0, *tokens.kv(300))
+    fork = await client.fork(stream, 300, request_id="fork")
+    cuts = [pb.TruncateStreamRequest(stream=stream, length=300 - n, request_id=f"cut {n}") for n in (1, 2)]
+    cuts[1].generation = 1
+    for cut in cuts:
+        done = await client.attention.TruncateStream(cut)
+    assert (done.generation, done.committed_length) == (2, 298)
+    gone = await client.open()
+    await client.close(gone, "close")
+
+    async def refused(call: Awaitable[object]) -> str:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        return Failure.of_call(caught.value).reason
+
+    other = pb.TruncateStreamRequest(stream=stream, generation=1, length=297, request_id="cut 2")
+    for generation in (3, 4):
+        await process.end(signal.SIGKILL)
+        process = start(arena_file=path)
+        client = connect(process.address)
+        assert await client.open(request_id="mine") == stream
+        again = await client.fork(stream, 300, request_id="fork")
+        assert (again.handle, again.committed_length) == (fork.handle, 300)
+        answer = await client.attention.TruncateStream(cuts[1])
+        assert (answer.generation, answer.committed_length) == (generation, 298)
+        assert await refused(client.attention.TruncateStream(cuts[0])) == "STALE_GENERATION"
+        assert await refused(client.attention.TruncateStream(other)) == "INVALID_REQUEST"
+        assert await refused(client.close(gone, "close")) == "STREAM_NOT_FOUND"
+    last = pb.TruncateStreamRequest(stream=stream, generation=4, length=293, request_id="cut 3")
+    for _ in range(2):
+        assert (await client.attention.TruncateStream(last)).generation == 5
+    assert await refused(client.attention.TruncateStream(cuts[1])) == "STALE_GENERATION"
+
+
 async def test_an_import_that_was_not_finished_is_not_there(
     start: Start, connect: Connect, tokens: Tokens, path: str
 ) -> None:
@@ -164,7 +205,10 @@ async def test_streams_of_others_are_left_alone(start: Start, connect: Connect, 
         Tag("h"),
         Tag("h", "id", Origin("parent", 3, 10, None, "name"), "weights"),
         Tag("h", "é" * 64, Imported(12, bytes(range(32)))),
-        Tag("h" * 24, "r" * 128, Origin("p" * 128, 1 << 60, 1 << 47, 1 << 47, "n" * 128), "w" * 128),
+        Tag("h", tenant="Ünit"),
+        Tag(
+            "h" * 24, "r" * 128, Origin("p" * 128, 1 << 60, 1 << 47, 1 << 47, "n" * 128), "w" * 128, "t" * 128
+        ),
     ],
 )
 def test_tags_are_read_back(tag: Tag) -> None:
@@ -174,6 +218,20 @@ def test_tags_are_read_back(tag: Tag) -> None:
 @pytest.mark.parametrize("raw", [b"", b"{}", b"\xff", b"[]", b"null", Tag("h").encode()[:-1], b'{"kind": 1}'])
 def test_tags_of_others(raw: bytes) -> None:
     assert Tag.decode(raw) is None
+
+
+OLD = b'{"kind":"rondel-server-1","handle":"h","request":"r","projections":"p"}'
+
+
+def test_tags_of_before_there_were_tenants_are_the_only_tenants() -> None:
+    assert Tag.decode(OLD) == Tag("h", "r", None, "p", tenant="")
+    assert Tag("h", "r", None, "p").encode() == OLD
+
+
+def test_software_without_tenants_does_not_take_a_tenants_stream_for_everybodys() -> None:
+    plain = json.loads(Tag("h", tenant="a").encode())
+    assert plain["kind"] != json.loads(OLD)["kind"]
+    assert Tag.decode(OLD[:-1] + b',"tenant":"a"}') is None
 
 
 def test_a_tag_that_is_too_long_is_refused() -> None:

@@ -51,6 +51,7 @@ async def test_many_short_operations_are_not_a_stuck_worker(client: Client, serv
 
 def test_a_service_serves_again_when_all_causes_are_gone() -> None:
     health = Health({"": True, "a": True, "b": False})
+    health.begin()
     health.fail("one", ["", "a"])
     health.fail("two", [""])
     health.recover("one")

@@ -46,6 +46,13 @@ def made(response: Any) -> str:
     return response.handle if isinstance(response, pb.OpenStreamResponse) else ""
 
 
+def repeated(response: Any) -> int:
+    """How many answers of an answer say that they are repeated."""
+    if isinstance(response, pb.StepResponse):
+        return sum(result.duplicate for result in response.results)
+    return int(isinstance(response, pb.AppendTokenResponse) and response.duplicate)
+
+
 def changes(request: Message, response: Any, states: dict[str, Change], promised: dict[str, int]) -> None:
     """Does to ``states`` what an answer says was done, and notes the lengths that it promises."""
     match request:

@@ -49,9 +49,7 @@ class Machine:
             observer=monitor.tally,
             worker=simulated(plan, monitor, number),
         )
-        self.service = AttentionService(
-            ServerConfig(), self.streams, self.scheduler, ProjectionSets(()), "simulated", monitor.tally
-        )
+        self.service = AttentionService(ServerConfig(), self.streams, self.scheduler, ProjectionSets(()))
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._calls = 0
         self._answered = 0
@@ -79,7 +77,8 @@ class Machine:
         self._calls += 1
         number = self._calls
         now = self._loop.time()
-        call = Call(request.ByteSize(), deadline, now, tenant, None)  # type: ignore[arg-type]
+        who = self.streams.tenants.get(tenant)
+        call = Call(request.ByteSize(), deadline, now, tenant, who, None)  # type: ignore[arg-type]
         task = self._loop.create_task(self._handle(method, request, call, answer))
         self._tasks[number] = task
         task.add_done_callback(lambda task: self._done(number, task))

@@ -8,13 +8,15 @@ from functools import partial
 from itertools import combinations
 
 from google.protobuf.message import Message
-from sim_changes import Change, changes, made, named
+from sim_changes import Change, changes, made, named, repeated
 from sim_plan import Plan
 from sim_properties import hold
 from sim_tally import Tally
 
+from rondel.decoder.session import DecoderSession
 from rondel.server.dispatch import JOINT_SECONDS, Dispatch
 from rondel.server.operation import Batch, Operation
+from rondel.server.stepping import Asked
 from rondel.server.streams import StreamRegistry
 
 _EPSILON = 1e-9
@@ -54,7 +56,7 @@ class Monitor:
         """A server has started on the file."""
         self._waiting.clear()
         self._pairs.clear()
-        now = {handle: Change.of(entry.session) for handle, entry in streams._entries.items()}
+        now = {handle: Change.of(session) for handle, session in sessions(streams).items()}
         if self._streams is not None:
             before = self._left
             hold(
@@ -74,7 +76,7 @@ class Monitor:
     def killed(self) -> None:
         """The server has stopped, with or without a warning: what its streams are is what they must be."""
         if self._streams is not None:
-            self._left = self._states(self._streams._entries)
+            self._left = self._states(sessions(self._streams))
 
     # --- its queue ------------------------------------------------------------------------------------
 
@@ -145,12 +147,13 @@ class Monitor:
                 handles.clear()  # a repetition: it is answered without a look at what it is made from
             if new:
                 first = self._made.setdefault(request.request_id, new)  # type: ignore[attr-defined]
-                again = first != new and first in self._streams._entries
+                again = first != new and first in sessions(self._streams)
                 hold("exactly-once", not again, f"the same request has made {first} and {new}")
                 self._made[request.request_id] = new  # type: ignore[attr-defined]
             self._used.update((handle, self._clock()) for handle in (*handles, new) if handle)
             if operation.settled and operation.error is None:
                 changes(request, operation.result, expected, self._promised)
+                self.tally.note("repeated", repeated(operation.result))
         for handle, state in self._states(expected).items():
             wanted = expected[handle]
             lost = min(state.lengths) < min(wanted.lengths)
@@ -176,10 +179,10 @@ class Monitor:
     def expires(self, streams: StreamRegistry, lease: float) -> None:
         """Has the server's streams expire, and looks at which do."""
         oldest = self._clock() - lease
-        due = {handle for handle in streams._entries if self._used[handle] <= oldest}
-        before = set(streams._entries)
+        before = set(sessions(streams))
+        due = {handle for handle in before if self._used[handle] <= oldest}
         streams.expire()
-        gone = before - set(streams._entries)
+        gone = before - set(sessions(streams))
         hold("lease", gone == due, f"{gone} were ended, {due} were due")
         self.ended |= gone
         self.tally.note("ended by its lease", len(gone))
@@ -190,8 +193,8 @@ class Monitor:
         return max((self._last[handle] for handle in named(request_of(operation))), default=self._arrivals)
 
     def _states(self, handles: Iterable[str]) -> dict[str, Change]:
-        entries = {} if self._streams is None else self._streams._entries
-        return {handle: Change.of(entries[handle].session) for handle in handles if handle in entries}
+        held = {} if self._streams is None else sessions(self._streams)
+        return {handle: Change.of(held[handle]) for handle in handles if handle in held}
 
     def _look_at_pairs(self, dispatch: Dispatch) -> None:
         """Which tenants both have something to do, and what each had got when that began."""
@@ -210,6 +213,12 @@ class Monitor:
 def request_of(operation: Operation) -> Message | None:
     """The message that an operation is about, if it is about one."""
     argument = operation.argument
-    if isinstance(argument, partial) and argument.args:
-        argument = argument.args[0]
-    return argument if isinstance(argument, Message) else None
+    if isinstance(argument, Asked):
+        return argument.request
+    parts = argument.args if isinstance(argument, partial) else ()
+    return next((part for part in parts if isinstance(part, Message)), None)
+
+
+def sessions(streams: StreamRegistry) -> dict[str, DecoderSession]:
+    """All sessions of a server, by handle."""
+    return {entry.handle: entry.session for _, entry in streams.entries()}

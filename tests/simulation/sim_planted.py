@@ -18,6 +18,7 @@ from rondel.server.dispatch import Dispatch
 from rondel.server.fair_queue import FairQueue, Line
 from rondel.server.operation import Operation
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenant_streams import TenantStreams
 from rondel.v1 import attention_pb2 as pb
 
 
@@ -34,9 +35,10 @@ def _early() -> Any:
     """An append is answered when it is understood, and stored when there is time."""
 
     async def append_token(service: Any, request: pb.AppendTokenRequest, call: Any) -> pb.AppendTokenResponse:
-        session = service._streams.get(request.stream.handle, request.stream.epoch).session
+        streams = service._streams.of(call.tenant)
+        session = streams.get(request.stream.handle, request.stream.epoch).session
         exactly_once.check_generation(session, request.generation)
-        service._scheduler.post(partial(service._append, request), tenant=call.tenant)
+        service._scheduler.post(partial(service._work.append, request, streams), tenant=call.tenant)
         end = request.position + request.k.shape[1]
         return pb.AppendTokenResponse(committed_length=end, layer_length=end)
 
@@ -60,7 +62,8 @@ def _fast_clock() -> Any:
 
 def _no_deadlines() -> Any:
     """Nobody looks at deadlines once something waits."""
-    return patch.object(Operation, "expired", lambda operation, now: False)
+    never = {name: lambda operation, now: False for name in ("expired", "hopeless")}
+    return patch.multiple(Operation, **never)
 
 
 def _unfair() -> Any:
@@ -131,7 +134,7 @@ def _stale() -> Any:
 
 def _opened_again() -> Any:
     """A repeated request to open a stream opens another one."""
-    return patch.object(StreamRegistry, "repeated", lambda streams, request_id, origin: None)
+    return patch.object(TenantStreams, "repeated", lambda streams, request_id, origin: None)
 
 
 def _silent() -> Any:

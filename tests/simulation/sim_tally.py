@@ -9,7 +9,7 @@ from rondel.server.observer import Observer
 KINDS = (
     *("carried out", "in a batch with others", "in pieces"),
     *("expired", "cancelled", "refused: overloaded", "refused: deadline_expired"),
-    *("made room for others", "stored", "repeated", "killed", "stopped", "ended by its lease"),
+    *("made room for others", "repeated", "killed", "stopped", "ended by its lease"),
     *("answered twice", "stale"),
 )
 
@@ -37,9 +37,3 @@ class Tally(Observer):
         self.note("carried out", operations)
         if operations > 1:
             self.note("in a batch with others", operations)
-
-    def stored(self, tokens: int, tenant: str) -> None:
-        self.note("stored", tokens)
-
-    def repeated(self, tenant: str) -> None:
-        self.note("repeated")

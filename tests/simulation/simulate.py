@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from sim_client import Client
 from sim_loop import Stuck, VirtualLoop
 from sim_machine import Machine
-from sim_monitor import Monitor
+from sim_monitor import Monitor, sessions
 from sim_network import Network
 from sim_plan import Plan
 from sim_properties import COURT, Violation, hold
@@ -84,7 +84,7 @@ class Simulation:
 
     def session(self, handle: str) -> DecoderSession | None:
         """The server's, if it is up."""
-        return None if self._machine is None else self._machine.streams.look_up(handle)
+        return None if self._machine is None else sessions(self._machine.streams).get(handle)
 
     async def call(
         self, method: str, request: Message, tenant: str, timeout: float, leave: float | None

@@ -1,6 +1,7 @@
 from google.rpc import status_pb2 as _status_pb2
 from rondel.v1 import options_pb2 as _options_pb2
 from rondel.v1 import spec_pb2 as _spec_pb2
+from rondel.v1 import tenant_pb2 as _tenant_pb2
 from rondel.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -33,7 +34,7 @@ class OpenStreamRequest(_message.Message):
     def __init__(self, spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., request_id: _Optional[str] = ..., projections: _Optional[str] = ..., from_prefix: _Optional[str] = ..., max_new_tokens: _Optional[int] = ...) -> None: ...
 
 class OpenStreamResponse(_message.Message):
-    __slots__ = ("handle", "epoch", "generation", "committed_length", "max_chunk", "bytes_reserved", "spec", "idle_lease_ms", "layer_lengths")
+    __slots__ = ("handle", "epoch", "generation", "committed_length", "max_chunk", "bytes_reserved", "spec", "idle_lease_ms", "layer_lengths", "start_id")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +44,7 @@ class OpenStreamResponse(_message.Message):
     SPEC_FIELD_NUMBER: _ClassVar[int]
     IDLE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     LAYER_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    START_ID_FIELD_NUMBER: _ClassVar[int]
     handle: str
     epoch: int
     generation: int
@@ -52,7 +54,8 @@ class OpenStreamResponse(_message.Message):
     spec: _spec_pb2.StreamSpec
     idle_lease_ms: int
     layer_lengths: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, handle: _Optional[str] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., idle_lease_ms: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
+    start_id: int
+    def __init__(self, handle: _Optional[str] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., committed_length: _Optional[int] = ..., max_chunk: _Optional[int] = ..., bytes_reserved: _Optional[int] = ..., spec: _Optional[_Union[_spec_pb2.StreamSpec, _Mapping]] = ..., idle_lease_ms: _Optional[int] = ..., layer_lengths: _Optional[_Iterable[int]] = ..., start_id: _Optional[int] = ...) -> None: ...
 
 class AppendTokenRequest(_message.Message):
     __slots__ = ("stream", "generation", "position", "first_layer", "k", "v")
@@ -131,7 +134,7 @@ class StepRequest(_message.Message):
     def __init__(self, layer: _Optional[int] = ..., items: _Optional[_Iterable[_Union[StepItem, _Mapping]]] = ...) -> None: ...
 
 class StepItem(_message.Message):
-    __slots__ = ("stream", "generation", "position", "q", "k", "v", "return_lse", "embeddings", "options")
+    __slots__ = ("stream", "generation", "position", "q", "k", "v", "return_lse", "embeddings", "options", "stream_ref")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +144,7 @@ class StepItem(_message.Message):
     RETURN_LSE_FIELD_NUMBER: _ClassVar[int]
     EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_REF_FIELD_NUMBER: _ClassVar[int]
     stream: StreamRef
     generation: int
     position: int
@@ -150,7 +154,8 @@ class StepItem(_message.Message):
     return_lse: bool
     embeddings: _tensor_pb2.Tensor
     options: _options_pb2.AttendOptions
-    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., k: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., v: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ..., embeddings: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., options: _Optional[_Union[_options_pb2.AttendOptions, _Mapping]] = ...) -> None: ...
+    stream_ref: int
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ..., q: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., k: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., v: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., return_lse: _Optional[bool] = ..., embeddings: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., options: _Optional[_Union[_options_pb2.AttendOptions, _Mapping]] = ..., stream_ref: _Optional[int] = ...) -> None: ...
 
 class StepResponse(_message.Message):
     __slots__ = ("results",)
@@ -215,6 +220,22 @@ class TruncateStreamResponse(_message.Message):
     generation: int
     committed_length: int
     def __init__(self, generation: _Optional[int] = ..., committed_length: _Optional[int] = ...) -> None: ...
+
+class AttachStreamRequest(_message.Message):
+    __slots__ = ("stream", "request_id", "generation")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamRef
+    request_id: str
+    generation: int
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., request_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class AttachStreamResponse(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: OpenStreamResponse
+    def __init__(self, stream: _Optional[_Union[OpenStreamResponse, _Mapping]] = ...) -> None: ...
 
 class SealStreamRequest(_message.Message):
     __slots__ = ("stream", "generation")
@@ -334,12 +355,102 @@ class ImportStreamResponse(_message.Message):
     total_bytes: int
     def __init__(self, opened: _Optional[_Union[OpenStreamResponse, _Mapping]] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
+class DecodeRequest(_message.Message):
+    __slots__ = ("operations", "received_op_id")
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_OP_ID_FIELD_NUMBER: _ClassVar[int]
+    operations: _containers.RepeatedCompositeFieldContainer[DecodeOperation]
+    received_op_id: int
+    def __init__(self, operations: _Optional[_Iterable[_Union[DecodeOperation, _Mapping]]] = ..., received_op_id: _Optional[int] = ...) -> None: ...
+
+class DecodeOperation(_message.Message):
+    __slots__ = ("op_id", "timeout_ms", "stream_ref", "open", "attach", "release", "step", "append", "attend", "truncate", "seal", "close")
+    OP_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_REF_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    ATTEND_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    op_id: int
+    timeout_ms: int
+    stream_ref: int
+    open: OpenStreamRequest
+    attach: AttachStreamRequest
+    release: DecodeRelease
+    step: StepRequest
+    append: AppendTokenRequest
+    attend: AttendRequest
+    truncate: TruncateStreamRequest
+    seal: SealStreamRequest
+    close: CloseStreamRequest
+    def __init__(self, op_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., stream_ref: _Optional[int] = ..., open: _Optional[_Union[OpenStreamRequest, _Mapping]] = ..., attach: _Optional[_Union[AttachStreamRequest, _Mapping]] = ..., release: _Optional[_Union[DecodeRelease, _Mapping]] = ..., step: _Optional[_Union[StepRequest, _Mapping]] = ..., append: _Optional[_Union[AppendTokenRequest, _Mapping]] = ..., attend: _Optional[_Union[AttendRequest, _Mapping]] = ..., truncate: _Optional[_Union[TruncateStreamRequest, _Mapping]] = ..., seal: _Optional[_Union[SealStreamRequest, _Mapping]] = ..., close: _Optional[_Union[CloseStreamRequest, _Mapping]] = ...) -> None: ...
+
+class DecodeRelease(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DecodeResponse(_message.Message):
+    __slots__ = ("hello", "results", "go_away")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    GO_AWAY_FIELD_NUMBER: _ClassVar[int]
+    hello: DecodeHello
+    results: _containers.RepeatedCompositeFieldContainer[DecodeResult]
+    go_away: DecodeGoAway
+    def __init__(self, hello: _Optional[_Union[DecodeHello, _Mapping]] = ..., results: _Optional[_Iterable[_Union[DecodeResult, _Mapping]]] = ..., go_away: _Optional[_Union[DecodeGoAway, _Mapping]] = ...) -> None: ...
+
+class DecodeHello(_message.Message):
+    __slots__ = ("limits", "epoch", "start_id")
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_ID_FIELD_NUMBER: _ClassVar[int]
+    limits: ServerLimits
+    epoch: int
+    start_id: int
+    def __init__(self, limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., epoch: _Optional[int] = ..., start_id: _Optional[int] = ...) -> None: ...
+
+class DecodeResult(_message.Message):
+    __slots__ = ("op_id", "status", "open", "attach", "step", "append", "attend", "truncate", "seal", "close")
+    OP_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    ATTEND_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    op_id: int
+    status: _status_pb2.Status
+    open: OpenStreamResponse
+    attach: AttachStreamResponse
+    step: StepResponse
+    append: AppendTokenResponse
+    attend: AttendResponse
+    truncate: TruncateStreamResponse
+    seal: SealStreamResponse
+    close: CloseStreamResponse
+    def __init__(self, op_id: _Optional[int] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., open: _Optional[_Union[OpenStreamResponse, _Mapping]] = ..., attach: _Optional[_Union[AttachStreamResponse, _Mapping]] = ..., step: _Optional[_Union[StepResponse, _Mapping]] = ..., append: _Optional[_Union[AppendTokenResponse, _Mapping]] = ..., attend: _Optional[_Union[AttendResponse, _Mapping]] = ..., truncate: _Optional[_Union[TruncateStreamResponse, _Mapping]] = ..., seal: _Optional[_Union[SealStreamResponse, _Mapping]] = ..., close: _Optional[_Union[CloseStreamResponse, _Mapping]] = ...) -> None: ...
+
+class DecodeGoAway(_message.Message):
+    __slots__ = ("last_op_id",)
+    LAST_OP_ID_FIELD_NUMBER: _ClassVar[int]
+    last_op_id: int
+    def __init__(self, last_op_id: _Optional[int] = ...) -> None: ...
+
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "tier", "epoch", "limits", "memory", "streams", "threads", "projections")
+    __slots__ = ("version", "tier", "epoch", "limits", "memory", "streams", "threads", "start_id", "projections", "tenant")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -347,7 +458,9 @@ class GetServerInfoResponse(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
+    START_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     version: str
     tier: str
     epoch: int
@@ -355,17 +468,20 @@ class GetServerInfoResponse(_message.Message):
     memory: MemoryInfo
     streams: int
     threads: int
+    start_id: int
     projections: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ..., projections: _Optional[_Iterable[str]] = ...) -> None: ...
+    tenant: _tenant_pb2.TenantInfo
+    def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ..., start_id: _Optional[int] = ..., projections: _Optional[_Iterable[str]] = ..., tenant: _Optional[_Union[_tenant_pb2.TenantInfo, _Mapping]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms", "stall_timeout_ms", "max_queue_ms")
+    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms", "stall_timeout_ms", "decode_window_bytes", "max_queue_ms")
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STREAMS_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_ITEMS_FIELD_NUMBER: _ClassVar[int]
     IDLE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     STALL_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     max_message_bytes: int
     max_streams: int
@@ -373,17 +489,20 @@ class ServerLimits(_message.Message):
     max_step_items: int
     idle_lease_ms: int
     stall_timeout_ms: int
+    decode_window_bytes: int
     max_queue_ms: int
-    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ..., max_queue_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ..., decode_window_bytes: _Optional[int] = ..., max_queue_ms: _Optional[int] = ...) -> None: ...
 
 class MemoryInfo(_message.Message):
-    __slots__ = ("budget", "reserved", "resident", "shared")
+    __slots__ = ("budget", "reserved", "resident", "shared", "overcommit")
     BUDGET_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    OVERCOMMIT_FIELD_NUMBER: _ClassVar[int]
     budget: int
     reserved: int
     resident: int
     shared: int
-    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ..., shared: _Optional[int] = ...) -> None: ...
+    overcommit: float
+    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ..., shared: _Optional[int] = ..., overcommit: _Optional[float] = ...) -> None: ...

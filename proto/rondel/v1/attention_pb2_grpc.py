@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from rondel.v1 import attention_pb2 as rondel_dot_v1_dot_attention__pb2
+from rondel.v1 import tenant_pb2 as rondel_dot_v1_dot_tenant__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -36,20 +37,32 @@ class AttentionServiceStub:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
+
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the work
-    could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with
-    DRAINING, too, and may have been carried out: repeating it tells, where the stream still exists.
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    have been carried out: repeating it tells, where the stream still exists.
+
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel):
@@ -78,6 +91,11 @@ class AttentionServiceStub:
                 request_serializer=rondel_dot_v1_dot_attention__pb2.StepRequest.SerializeToString,
                 response_deserializer=rondel_dot_v1_dot_attention__pb2.StepResponse.FromString,
                 _registered_method=True)
+        self.Decode = channel.stream_stream(
+                '/rondel.v1.AttentionService/Decode',
+                request_serializer=rondel_dot_v1_dot_attention__pb2.DecodeRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_attention__pb2.DecodeResponse.FromString,
+                _registered_method=True)
         self.ForkStream = channel.unary_unary(
                 '/rondel.v1.AttentionService/ForkStream',
                 request_serializer=rondel_dot_v1_dot_attention__pb2.ForkStreamRequest.SerializeToString,
@@ -88,10 +106,20 @@ class AttentionServiceStub:
                 request_serializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamRequest.SerializeToString,
                 response_deserializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamResponse.FromString,
                 _registered_method=True)
+        self.AttachStream = channel.unary_unary(
+                '/rondel.v1.AttentionService/AttachStream',
+                request_serializer=rondel_dot_v1_dot_attention__pb2.AttachStreamRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_attention__pb2.AttachStreamResponse.FromString,
+                _registered_method=True)
         self.SealStream = channel.unary_unary(
                 '/rondel.v1.AttentionService/SealStream',
                 request_serializer=rondel_dot_v1_dot_attention__pb2.SealStreamRequest.SerializeToString,
                 response_deserializer=rondel_dot_v1_dot_attention__pb2.SealStreamResponse.FromString,
+                _registered_method=True)
+        self.ListStreams = channel.unary_unary(
+                '/rondel.v1.AttentionService/ListStreams',
+                request_serializer=rondel_dot_v1_dot_tenant__pb2.ListStreamsRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_tenant__pb2.ListStreamsResponse.FromString,
                 _registered_method=True)
         self.GetStream = channel.unary_unary(
                 '/rondel.v1.AttentionService/GetStream',
@@ -131,20 +159,32 @@ class AttentionServiceServicer:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
+
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the work
-    could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with
-    DRAINING, too, and may have been carried out: repeating it tells, where the stream still exists.
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    have been carried out: repeating it tells, where the stream still exists.
+
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def OpenStream(self, request, context):
@@ -160,7 +200,7 @@ class AttentionServiceServicer:
     def AppendToken(self, request, context):
         """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
         INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-        STREAM_SEALED and the exactly-once errors.
+        BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,6 +220,29 @@ class AttentionServiceServicer:
         Items are independent: each has its own status, and the call fails as a whole only when the message is
         malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
         PROJECTION_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Decode(self, request_iterator, context):
+        """Carries out operations on many streams in one long-lived call. An operation does, and fails with, what the unary
+        method of its request does; its result has its status, and the others go on. Operations that name a stream are
+        carried out in the order in which they were sent, those of different streams in any order; results come as they
+        are there. The call fails as a whole, with INVALID_REQUEST, only for a request that is malformed: one that cannot
+        be parsed, op_ids that do not increase, an operation that is missing or of an unknown kind, more than the server's
+        `max_step_items` operations, a `received_op_id` that no result had. Of that request nothing is carried out.
+
+        The server begins with `hello`. A caller says with `received_op_id` which results it has taken in: at the latest
+        when these are half of `decode_window_bytes` that it has not told of. It keeps the requests that are not answered
+        within as many bytes, or to one. Once the results that the server has not been told of are more than the window
+        it begins nothing, and reads on only as far as such callers need. A caller that does not take results, or does
+        not say so, for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+
+        When the server is about to stop it sends `go_away`, answers what it has read, and ends the call with OK. It also
+        ends it so when the caller has half-closed it. However a call ends, its streams stay: only a close operation or
+        CloseStream ends one, or the idle lease. What was sent and not answered may have been carried out; repeating it
+        tells.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -206,10 +269,26 @@ class AttentionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AttachStream(self, request, context):
+        """Takes a stream over: rolls all its layers back to the committed length, so that whatever an earlier caller left
+        half done is gone, and begins a new generation; requests made for an older one are refused from then on. A sealed
+        stream stays as it is, in its generation. Fails with STREAM_NOT_FOUND, STALE_GENERATION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SealStream(self, request, context):
         """Ends all change: from now on the stream refuses new tokens and truncates with STREAM_SEALED and is only
         attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
         Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStreams(self, request, context):
+        """Tells which streams one has, page by page. Fails with INVALID_REQUEST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,8 +311,10 @@ class AttentionServiceServicer:
 
     def ExportStream(self, request, context):
         """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
-        bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
-        SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+        bit: the stream as it was when the call began. Changes nothing, and the stream can be used and changed while it
+        runs: what is written to meanwhile is copied first, and room for that is reserved. Where there is no such room the
+        stream can only be attended to, and what would change it fails with SESSION_BUSY, and may be repeated when the
+        export has ended. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
         (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
         it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
         """
@@ -280,6 +361,11 @@ def add_AttentionServiceServicer_to_server(servicer, server):
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.StepRequest.FromString,
                     response_serializer=rondel_dot_v1_dot_attention__pb2.StepResponse.SerializeToString,
             ),
+            'Decode': grpc.stream_stream_rpc_method_handler(
+                    servicer.Decode,
+                    request_deserializer=rondel_dot_v1_dot_attention__pb2.DecodeRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_attention__pb2.DecodeResponse.SerializeToString,
+            ),
             'ForkStream': grpc.unary_unary_rpc_method_handler(
                     servicer.ForkStream,
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.ForkStreamRequest.FromString,
@@ -290,10 +376,20 @@ def add_AttentionServiceServicer_to_server(servicer, server):
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamRequest.FromString,
                     response_serializer=rondel_dot_v1_dot_attention__pb2.TruncateStreamResponse.SerializeToString,
             ),
+            'AttachStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttachStream,
+                    request_deserializer=rondel_dot_v1_dot_attention__pb2.AttachStreamRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_attention__pb2.AttachStreamResponse.SerializeToString,
+            ),
             'SealStream': grpc.unary_unary_rpc_method_handler(
                     servicer.SealStream,
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.SealStreamRequest.FromString,
                     response_serializer=rondel_dot_v1_dot_attention__pb2.SealStreamResponse.SerializeToString,
+            ),
+            'ListStreams': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStreams,
+                    request_deserializer=rondel_dot_v1_dot_tenant__pb2.ListStreamsRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_tenant__pb2.ListStreamsResponse.SerializeToString,
             ),
             'GetStream': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStream,
@@ -339,20 +435,32 @@ class AttentionService:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
+
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the work
-    could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with
-    DRAINING, too, and may have been carried out: repeating it tells, where the stream still exists.
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    have been carried out: repeating it tells, where the stream still exists.
+
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @staticmethod
@@ -464,6 +572,33 @@ class AttentionService:
             _registered_method=True)
 
     @staticmethod
+    def Decode(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rondel.v1.AttentionService/Decode',
+            rondel_dot_v1_dot_attention__pb2.DecodeRequest.SerializeToString,
+            rondel_dot_v1_dot_attention__pb2.DecodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ForkStream(request,
             target,
             options=(),
@@ -518,6 +653,33 @@ class AttentionService:
             _registered_method=True)
 
     @staticmethod
+    def AttachStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rondel.v1.AttentionService/AttachStream',
+            rondel_dot_v1_dot_attention__pb2.AttachStreamRequest.SerializeToString,
+            rondel_dot_v1_dot_attention__pb2.AttachStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SealStream(request,
             target,
             options=(),
@@ -534,6 +696,33 @@ class AttentionService:
             '/rondel.v1.AttentionService/SealStream',
             rondel_dot_v1_dot_attention__pb2.SealStreamRequest.SerializeToString,
             rondel_dot_v1_dot_attention__pb2.SealStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStreams(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rondel.v1.AttentionService/ListStreams',
+            rondel_dot_v1_dot_tenant__pb2.ListStreamsRequest.SerializeToString,
+            rondel_dot_v1_dot_tenant__pb2.ListStreamsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from rondel.v1 import attention_pb2 as _attention_pb2
+from rondel.v1 import tenant_pb2 as _tenant_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -37,20 +38,32 @@ class AttentionServiceStub:
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
+
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the work
-    could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with
-    DRAINING, too, and may have been carried out: repeating it tells, where the stream still exists.
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    have been carried out: repeating it tells, where the stream still exists.
+
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @_typing.overload
@@ -66,7 +79,7 @@ class AttentionServiceStub:
     AppendToken: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
     INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-    STREAM_SEALED and the exactly-once errors.
+    BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
     """
     Attend: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
@@ -78,6 +91,25 @@ class AttentionServiceStub:
     Items are independent: each has its own status, and the call fails as a whole only when the message is
     malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
     PROJECTION_NOT_FOUND.
+    """
+    Decode: _grpc.StreamStreamMultiCallable[_attention_pb2.DecodeRequest, _attention_pb2.DecodeResponse]
+    """Carries out operations on many streams in one long-lived call. An operation does, and fails with, what the unary
+    method of its request does; its result has its status, and the others go on. Operations that name a stream are
+    carried out in the order in which they were sent, those of different streams in any order; results come as they
+    are there. The call fails as a whole, with INVALID_REQUEST, only for a request that is malformed: one that cannot
+    be parsed, op_ids that do not increase, an operation that is missing or of an unknown kind, more than the server's
+    `max_step_items` operations, a `received_op_id` that no result had. Of that request nothing is carried out.
+
+    The server begins with `hello`. A caller says with `received_op_id` which results it has taken in: at the latest
+    when these are half of `decode_window_bytes` that it has not told of. It keeps the requests that are not answered
+    within as many bytes, or to one. Once the results that the server has not been told of are more than the window
+    it begins nothing, and reads on only as far as such callers need. A caller that does not take results, or does
+    not say so, for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+
+    When the server is about to stop it sends `go_away`, answers what it has read, and ends the call with OK. It also
+    ends it so when the caller has half-closed it. However a call ends, its streams stay: only a close operation or
+    CloseStream ends one, or the idle lease. What was sent and not answered may have been carried out; repeating it
+    tells.
     """
     ForkStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.ForkStreamRequest, _attention_pb2.ForkStreamResponse]
     """Makes a new stream that begins as another one is: its tokens, the lengths of its layers, and how far it can be
@@ -92,11 +124,18 @@ class AttentionServiceStub:
     refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
     stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
     """
+    AttachStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AttachStreamRequest, _attention_pb2.AttachStreamResponse]
+    """Takes a stream over: rolls all its layers back to the committed length, so that whatever an earlier caller left
+    half done is gone, and begins a new generation; requests made for an older one are refused from then on. A sealed
+    stream stays as it is, in its generation. Fails with STREAM_NOT_FOUND, STALE_GENERATION.
+    """
     SealStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.SealStreamRequest, _attention_pb2.SealStreamResponse]
     """Ends all change: from now on the stream refuses new tokens and truncates with STREAM_SEALED and is only
     attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
     Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
     """
+    ListStreams: _grpc.UnaryUnaryMultiCallable[_tenant_pb2.ListStreamsRequest, _tenant_pb2.ListStreamsResponse]
+    """Tells which streams one has, page by page. Fails with INVALID_REQUEST."""
     GetStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.GetStreamRequest, _attention_pb2.GetStreamResponse]
     """Tells what a stream is and holds. Fails with STREAM_NOT_FOUND."""
     CloseStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.CloseStreamRequest, _attention_pb2.CloseStreamResponse]
@@ -105,8 +144,10 @@ class AttentionServiceStub:
     """
     ExportStream: _grpc.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]
     """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
-    bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
-    SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+    bit: the stream as it was when the call began. Changes nothing, and the stream can be used and changed while it
+    runs: what is written to meanwhile is copied first, and room for that is reserved. Where there is no such room the
+    stream can only be attended to, and what would change it fails with SESSION_BUSY, and may be repeated when the
+    export has ended. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
     (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
     it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
     """
@@ -130,20 +171,32 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
+
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the work
-    could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with
-    DRAINING, too, and may have been carried out: repeating it tells, where the stream still exists.
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    have been carried out: repeating it tells, where the stream still exists.
+
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -156,7 +209,7 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     AppendToken: _aio.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]  # type: ignore[assignment]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
     INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-    STREAM_SEALED and the exactly-once errors.
+    BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
     """
     Attend: _aio.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]  # type: ignore[assignment]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
@@ -168,6 +221,25 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     Items are independent: each has its own status, and the call fails as a whole only when the message is
     malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
     PROJECTION_NOT_FOUND.
+    """
+    Decode: _aio.StreamStreamMultiCallable[_attention_pb2.DecodeRequest, _attention_pb2.DecodeResponse]  # type: ignore[assignment]
+    """Carries out operations on many streams in one long-lived call. An operation does, and fails with, what the unary
+    method of its request does; its result has its status, and the others go on. Operations that name a stream are
+    carried out in the order in which they were sent, those of different streams in any order; results come as they
+    are there. The call fails as a whole, with INVALID_REQUEST, only for a request that is malformed: one that cannot
+    be parsed, op_ids that do not increase, an operation that is missing or of an unknown kind, more than the server's
+    `max_step_items` operations, a `received_op_id` that no result had. Of that request nothing is carried out.
+
+    The server begins with `hello`. A caller says with `received_op_id` which results it has taken in: at the latest
+    when these are half of `decode_window_bytes` that it has not told of. It keeps the requests that are not answered
+    within as many bytes, or to one. Once the results that the server has not been told of are more than the window
+    it begins nothing, and reads on only as far as such callers need. A caller that does not take results, or does
+    not say so, for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+
+    When the server is about to stop it sends `go_away`, answers what it has read, and ends the call with OK. It also
+    ends it so when the caller has half-closed it. However a call ends, its streams stay: only a close operation or
+    CloseStream ends one, or the idle lease. What was sent and not answered may have been carried out; repeating it
+    tells.
     """
     ForkStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.ForkStreamRequest, _attention_pb2.ForkStreamResponse]  # type: ignore[assignment]
     """Makes a new stream that begins as another one is: its tokens, the lengths of its layers, and how far it can be
@@ -182,11 +254,18 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     refused from then on. Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (length beyond the
     stream's), ROLLBACK_TOO_DEEP, STREAM_SEALED.
     """
+    AttachStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.AttachStreamRequest, _attention_pb2.AttachStreamResponse]  # type: ignore[assignment]
+    """Takes a stream over: rolls all its layers back to the committed length, so that whatever an earlier caller left
+    half done is gone, and begins a new generation; requests made for an older one are refused from then on. A sealed
+    stream stays as it is, in its generation. Fails with STREAM_NOT_FOUND, STALE_GENERATION.
+    """
     SealStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.SealStreamRequest, _attention_pb2.SealStreamResponse]  # type: ignore[assignment]
     """Ends all change: from now on the stream refuses new tokens and truncates with STREAM_SEALED and is only
     attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
     Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
     """
+    ListStreams: _aio.UnaryUnaryMultiCallable[_tenant_pb2.ListStreamsRequest, _tenant_pb2.ListStreamsResponse]  # type: ignore[assignment]
+    """Tells which streams one has, page by page. Fails with INVALID_REQUEST."""
     GetStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.GetStreamRequest, _attention_pb2.GetStreamResponse]  # type: ignore[assignment]
     """Tells what a stream is and holds. Fails with STREAM_NOT_FOUND."""
     CloseStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.CloseStreamRequest, _attention_pb2.CloseStreamResponse]  # type: ignore[assignment]
@@ -195,8 +274,10 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     """
     ExportStream: _aio.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]  # type: ignore[assignment]
     """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
-    bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
-    SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+    bit: the stream as it was when the call began. Changes nothing, and the stream can be used and changed while it
+    runs: what is written to meanwhile is copied first, and room for that is reserved. Where there is no such room the
+    stream can only be attended to, and what would change it fails with SESSION_BUSY, and may be repeated when the
+    export has ended. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
     (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
     it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
     """
@@ -219,20 +300,32 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     `duplicate` set, so any call may be repeated after a lost reply. Other bytes: POSITION_CONFLICT. Tokens that
     the ring no longer holds: DUPLICATE_TOO_OLD. A position beyond the end, or a run that is only partly there:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
-    out one at a time in order of arrival; while it is exported, those that would change it fail with SESSION_BUSY, and
-    may be repeated later.
+    out one at a time in order of arrival.
+
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
+    A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the work
-    could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with
-    DRAINING, too, and may have been carried out: repeating it tells, where the stream still exists.
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    have been carried out: repeating it tells, where the stream still exists.
+
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
 
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream requests above
-    1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @_abc_1.abstractmethod
@@ -255,7 +348,7 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_attention_pb2.AppendTokenResponse, _abc.Awaitable[_attention_pb2.AppendTokenResponse]]:
         """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
         INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-        STREAM_SEALED and the exactly-once errors.
+        BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
         """
 
     @_abc_1.abstractmethod
@@ -279,6 +372,31 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         Items are independent: each has its own status, and the call fails as a whole only when the message is
         malformed (INVALID_REQUEST) or refused on arrival. Per item: the errors of AppendToken and Attend, and
         PROJECTION_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def Decode(
+        self,
+        request_iterator: _MaybeAsyncIterator[_attention_pb2.DecodeRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_attention_pb2.DecodeResponse], _abc.AsyncIterator[_attention_pb2.DecodeResponse]]:
+        """Carries out operations on many streams in one long-lived call. An operation does, and fails with, what the unary
+        method of its request does; its result has its status, and the others go on. Operations that name a stream are
+        carried out in the order in which they were sent, those of different streams in any order; results come as they
+        are there. The call fails as a whole, with INVALID_REQUEST, only for a request that is malformed: one that cannot
+        be parsed, op_ids that do not increase, an operation that is missing or of an unknown kind, more than the server's
+        `max_step_items` operations, a `received_op_id` that no result had. Of that request nothing is carried out.
+
+        The server begins with `hello`. A caller says with `received_op_id` which results it has taken in: at the latest
+        when these are half of `decode_window_bytes` that it has not told of. It keeps the requests that are not answered
+        within as many bytes, or to one. Once the results that the server has not been told of are more than the window
+        it begins nothing, and reads on only as far as such callers need. A caller that does not take results, or does
+        not say so, for `stall_timeout_ms` loses the call (DEADLINE_EXPIRED).
+
+        When the server is about to stop it sends `go_away`, answers what it has read, and ends the call with OK. It also
+        ends it so when the caller has half-closed it. However a call ends, its streams stay: only a close operation or
+        CloseStream ends one, or the idle lease. What was sent and not answered may have been carried out; repeating it
+        tells.
         """
 
     @_abc_1.abstractmethod
@@ -307,6 +425,17 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def AttachStream(
+        self,
+        request: _attention_pb2.AttachStreamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_attention_pb2.AttachStreamResponse, _abc.Awaitable[_attention_pb2.AttachStreamResponse]]:
+        """Takes a stream over: rolls all its layers back to the committed length, so that whatever an earlier caller left
+        half done is gone, and begins a new generation; requests made for an older one are refused from then on. A sealed
+        stream stays as it is, in its generation. Fails with STREAM_NOT_FOUND, STALE_GENERATION.
+        """
+
+    @_abc_1.abstractmethod
     def SealStream(
         self,
         request: _attention_pb2.SealStreamRequest,
@@ -316,6 +445,14 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
         Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
         """
+
+    @_abc_1.abstractmethod
+    def ListStreams(
+        self,
+        request: _tenant_pb2.ListStreamsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tenant_pb2.ListStreamsResponse, _abc.Awaitable[_tenant_pb2.ListStreamsResponse]]:
+        """Tells which streams one has, page by page. Fails with INVALID_REQUEST."""
 
     @_abc_1.abstractmethod
     def GetStream(
@@ -342,8 +479,10 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_attention_pb2.ExportStreamResponse], _abc.AsyncIterator[_attention_pb2.ExportStreamResponse]]:
         """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
-        bit. Changes nothing; while it runs the stream can be attended to, and what would change it fails with
-        SESSION_BUSY. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
+        bit: the stream as it was when the call began. Changes nothing, and the stream can be used and changed while it
+        runs: what is written to meanwhile is copied first, and room for that is reserved. Where there is no such room the
+        stream can only be attended to, and what would change it fails with SESSION_BUSY, and may be repeated when the
+        export has ended. A caller that takes nothing for the server's `stall_timeout_ms` loses the call
         (DEADLINE_EXPIRED). Complete when the call ends with OK. Fails with STREAM_NOT_FOUND, STREAM_CLOSED (closed while
         it ran) and INVALID_SPEC (a specification too large for a snapshot's header).
         """

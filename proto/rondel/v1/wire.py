@@ -36,6 +36,8 @@ def to_tensor(array: NDArray[np.floating], *, dtype: tensor_pb2.Dtype | None = N
         InvalidShape: the array is neither float32 nor float16.
         InvalidRequest: the encoding is not one of float32, float16, bfloat16.
     """
+    if array.dtype == _FLOAT32 and dtype is None:
+        return tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_FLOAT32, shape=array.shape, data=array.tobytes())
     if array.dtype.newbyteorder("=") not in (np.float32, np.float16):
         raise InvalidShape(
             f"a tensor is made of a float32 or float16 array, got {array.dtype}",
@@ -72,9 +74,11 @@ def from_tensor(tensor: tensor_pb2.Tensor, *, name: str) -> NDArray[np.float32]:
             f"{name}: dtype must be float32, float16 or bfloat16, got {_name(tensor.dtype)}", field=name
         )
     raw = _elements(tensor, encoding, name)
-    if tensor.dtype == tensor_pb2.DTYPE_BFLOAT16:
+    if encoding is _FLOAT32:
+        return raw
+    if encoding is _BITS16:
         raw = (raw.astype(np.uint32) << 16).view(np.float32)
-    return raw.astype(np.float32, copy=False).reshape(tuple(tensor.shape))
+    return raw.astype(np.float32, copy=False)
 
 
 def to_mask(mask: NDArray[np.bool_]) -> tensor_pb2.Tensor:
@@ -96,12 +100,17 @@ def from_mask(tensor: tensor_pb2.Tensor, *, name: str) -> NDArray[np.bool_]:
     largest = int(raw.max(initial=0))
     if largest > 1:
         raise ValueRange(f"{name} must be made of bytes 0 and 1, got {largest}", array=name)
-    return raw.view(np.bool_).reshape(tuple(tensor.shape))
+    return raw.view(np.bool_)
 
 
 def _elements(tensor: tensor_pb2.Tensor, encoding: np.dtype[Any], name: str) -> NDArray[Any]:
-    """The elements as they were sent, in one row. Raises InvalidShape."""
+    """The array as it was sent. Raises InvalidShape."""
     shape = tuple(tensor.shape)
+    data = tensor.data  # each access makes a new bytes object
+    size = len(data)
+    # Nearly always all is well, and then the number of bytes bounds each axis.
+    if 0 < len(shape) <= MAX_AXES and min(shape) > 0 and math.prod(shape) * encoding.itemsize == size:
+        return np.frombuffer(data, encoding).reshape(shape)
     # The bound counts empty axes as one: NumPy refuses such shapes even when the array holds nothing.
     if (
         len(shape) > MAX_AXES
@@ -116,8 +125,6 @@ def _elements(tensor: tensor_pb2.Tensor, encoding: np.dtype[Any], name: str) -> 
             expected=f"{MAX_AXES} axes of 0 to {MAX_AXIS}",
         )
     elements = math.prod(shape)
-    data = tensor.data  # each access makes a new bytes object
-    size = len(data)
     if elements * encoding.itemsize != size:
         raise InvalidShape(
             f"{name}: shape {shape} of {_name(tensor.dtype)} takes {elements * encoding.itemsize} bytes, "
@@ -126,7 +133,7 @@ def _elements(tensor: tensor_pb2.Tensor, encoding: np.dtype[Any], name: str) -> 
             got=f"{size} bytes",
             expected=f"{elements * encoding.itemsize} bytes",
         )
-    return np.frombuffer(data, encoding) if elements else np.empty(0, encoding)
+    return np.frombuffer(data, encoding).reshape(shape) if elements else np.empty(shape, encoding)
 
 
 def _to_bfloat16(array: NDArray[np.floating]) -> NDArray[np.uint16]:

@@ -1,0 +1,1 @@
+"""What `make bench-rpc` starts and drives: a Rondel server, a bare echo, and clients of both."""

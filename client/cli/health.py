@@ -1,0 +1,128 @@
+"""``rondel health``: asks a server whether it serves, as probes of containers and of people do."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from rondel.client.cli.output import print_json, print_note
+from rondel.client.cli.signals import nothing_to_undo
+from rondel.client.cli.streams import DEFAULT_SERVER
+from rondel.client.cli.usage import WrongUsage, wrong_usage
+
+SERVING: Final = "SERVING"
+UNREACHABLE: Final = "UNREACHABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of asking."""
+
+    target: str
+    service: str
+    """As asked for; empty = the server as a whole."""
+    status: str
+    """SERVING, NOT_SERVING or SERVICE_UNKNOWN as in grpc.health.v1; UNREACHABLE when nobody answered; or the
+    code of another failure."""
+    seconds: float
+    """How long the answer took."""
+    reason: str
+    """More about a failure, else empty."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 = it serves, 1 = it answered otherwise, 3 = nobody answered."""
+        if self.status == SERVING:
+            return 0
+        return 3 if self.status == UNREACHABLE else 1
+
+
+def health(
+    target: Annotated[str, typer.Argument(help="host:port or unix:/path of the server.")] = DEFAULT_SERVER,
+    service: Annotated[
+        str,
+        typer.Option(
+            help="Full name of a service, or liveness for whether the process is well, also while it drains; "
+            "empty for the server as a whole."
+        ),
+    ] = "",
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 5.0,
+    ca: Annotated[
+        Path | None, typer.Option(help="Authorities (PEM) that a TLS server's certificate must be of.")
+    ] = None,
+    cert: Annotated[Path | None, typer.Option(help="Own certificate (PEM) for TLS, with --key.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Ask a server whether it serves, by grpc.health.v1.
+
+    Exit codes: 0 = it serves, 1 = it answered, and does not, 2 = wrong usage, 3 = nobody answered.
+    """
+    with nothing_to_undo():
+        from rondel.client.checks import checked_target, checked_timeout
+    with wrong_usage():
+        checked_target(target)
+        checked_timeout(timeout)
+    if (cert is None) != (key is None) or (cert is not None and ca is None):
+        raise WrongUsage("--cert and --key go together, and with --ca")
+    secrets = Secrets(*(None if path is None else _read(path) for path in (ca, key, cert)))
+    verdict = ask(target, service, timeout, secrets)
+    if as_json:
+        print_json(asdict(verdict))
+    else:
+        print_note(f"{verdict.status}{f': {verdict.reason}' if verdict.reason else ''}")
+    if verdict.exit_code:
+        raise typer.Exit(verdict.exit_code)
+
+
+class Secrets(NamedTuple):
+    """What TLS needs, PEM. Without authorities there is no TLS."""
+
+    ca: bytes | None
+    key: bytes | None
+    cert: bytes | None
+
+
+def ask(target: str, service: str, timeout: float, secrets: Secrets) -> Verdict:
+    """One Check call."""
+    with nothing_to_undo():
+        import grpc
+        from grpc_health.v1 import health_pb2
+    began = time.monotonic()
+
+    def verdict(status: str, reason: str = "") -> Verdict:
+        return Verdict(target, service, status, round(time.monotonic() - began, 6), reason)
+
+    if secrets.ca is None:
+        made = grpc.insecure_channel(target)
+    else:
+        made = grpc.secure_channel(target, grpc.ssl_channel_credentials(*secrets))
+    with made as channel:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        try:
+            reply = check(health_pb2.HealthCheckRequest(service=service), timeout=timeout)
+        except grpc.RpcError as error:
+            code, reason = error.code(), error.details() or ""
+            match code:
+                case grpc.StatusCode.NOT_FOUND:
+                    return verdict("SERVICE_UNKNOWN", reason)
+                case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return verdict(UNREACHABLE, reason)
+                case _:
+                    return verdict(code.name, reason)
+        return verdict(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WrongUsage(f"cannot read {path}: {error.strerror}") from None
