@@ -182,7 +182,8 @@ class RollbackTooDeep(RondelError, ValueError):
 
 
 class BudgetExceeded(RondelError, MemoryError):
-    """The arena has no room for what was asked (``requested`` and ``available``, bytes)."""
+    """The arena has no room for what was asked (``requested`` and ``available``, bytes; a server with several
+    tenants does not tell what is available, which is then 0)."""
 
     reason = "BUDGET_EXCEEDED"
 
@@ -192,7 +193,7 @@ class BudgetExceeded(RondelError, MemoryError):
 
     @property
     def available(self) -> int:
-        return self._int("available")
+        return int(self.facts.get("available", 0))
 
 
 class QuotaExceeded(RondelError):

@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from rondel.decoder.errors import InvalidSpec, PermissionDenied, Unauthenticated
+from rondel.server.tenants import ONLY_TENANT
 from rondel.server.tenants_file import TenantsFile, check_tenant
 from rondel.server.tokens import TokenTable, bearer_token
 
 Peer = Mapping[str, Iterable[bytes]]
 """What is known of the other end of a connection: ``auth_context()`` of a call."""
-
-ONLY_TENANT = ""
-"""Whose calls they are where nobody is asked."""
 
 
 class Identity:

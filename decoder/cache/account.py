@@ -18,7 +18,9 @@ class Account:
     behalf it happens. So they are exact, and nothing when the last stream has ended.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, *, private: bool = False) -> None:
+        self.private = private
+        """Whether a full arena keeps to itself how much room it has: others' use would show in it."""
         self.limit = limit
         """Most bytes that may be reserved; None = the arena's budget is the only bound. A smaller one than
         what is reserved takes nothing away."""

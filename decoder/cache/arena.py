@@ -180,7 +180,7 @@ class Arena:
         demand = {page_bytes: pages for page_bytes, pages in demand.items() if pages}
         # Counted first: a demand beyond all bounds must not claim slab after slab to find that out.
         if self._units_short(demand) > self._unit_taken.count(0):
-            raise self._refusal(demand)
+            raise self._refusal(demand, account)
         for page_bytes, pages in demand.items():
             pool = self._pools.setdefault(page_bytes, Pool(page_bytes))
             for _ in range(max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))):
@@ -188,7 +188,7 @@ class Arena:
                 if unit is None:
                     for owner, slab in claimed:
                         self._drop_slab(owner, slab)
-                    raise self._refusal(demand)
+                    raise self._refusal(demand, account)
                 claimed.append((pool, self._add_slab(pool, unit)))
         for page_bytes, pages in demand.items():
             self._pools[page_bytes].promised += pages
@@ -211,7 +211,14 @@ class Arena:
             units += pool.units * max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))
         return units
 
-    def _refusal(self, demand: Mapping[int, int]) -> BudgetExceeded:
+    def _refusal(self, demand: Mapping[int, int], account: Account) -> BudgetExceeded:
+        if account.private:
+            # Not in slabs either: how many are needed depends on what others have begun.
+            requested = sum(page_bytes * pages for page_bytes, pages in demand.items())
+            return BudgetExceeded(
+                f"the stream needs {requested} more bytes, the arena has not so much room",
+                requested=requested,
+            )
         requested = self._units_short(demand) * UNIT
         available = self._unit_taken.count(0) * UNIT
         return BudgetExceeded(
