@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import grpc
-from rawclient import Client
+import pytest
+from google.rpc import error_details_pb2
+from held import Clock
+from rawclient import Client, Failure
 
+from rondel.server.app import Server
 from rondel.server.config import ServerConfig
 
 TOKENS: Mapping[str, str] = {name: f"{name}-token-0123456789" for name in ("alpha", "beta")}
@@ -57,3 +61,42 @@ def with_tenants(config: ServerConfig, folder: Path, **quotas: str) -> ServerCon
 def set_quotas(config: ServerConfig, **quotas: str) -> None:
     """Write the file anew."""
     Path(str(config.tenants_file)).write_text(tenants_text(**quotas))
+
+
+def still(server: Server) -> Clock:
+    """The clock that steps are counted by, stopped."""
+    clock = Clock()
+    for name in TOKENS:
+        steps = server.security.tenants.get(name).steps
+        steps._clock, steps._filled = clock, clock.now
+    return clock
+
+
+def limit(server: Server, lines: str) -> None:
+    """Have a quota for alpha from now on."""
+    set_quotas(server.config, alpha=lines)
+    server.security.reload()
+
+
+async def refusal(call: Any, quota: str) -> Failure:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return checked(Failure.of_call(caught.value), quota)
+
+
+def checked(failure: Failure, quota: str) -> Failure:
+    """A refusal because of a quota, whose name it has."""
+    assert (failure.code, failure.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
+    assert failure.facts["quota"] == quota
+    details = error_details_pb2.QuotaFailure()
+    assert any(detail.Unpack(details) for detail in failure.status.details)
+    assert details.violations[0].subject == "tenant"
+    return failure
+
+
+def hint(failure: Failure) -> float | None:
+    """Seconds after which to come again."""
+    info = error_details_pb2.RetryInfo()
+    if not any(detail.Unpack(info) for detail in failure.status.details):
+        return None
+    return info.retry_delay.ToMilliseconds() / 1000
