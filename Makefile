@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 BENCH := .venv-bench
 CONFORMANCE := .venv-conformance
 INTEROP := .venv-interop
+DEPLOY := .venv-deploy
 KERNELS := $(wildcard decoder/kernels/*.pyx decoder/kernels/*.pxi decoder/kernels/*.h)
 
 # The rooms must never be importable by their bare names from the repository root.
@@ -25,7 +26,7 @@ COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
 .PHONY: help demo
 .PHONY: test test-deep test-traced test-aarch64 test-interop
-.PHONY: lint types protos dist clean debug ext .venv
+.PHONY: lint lint-deploy types protos dist clean debug ext .venv
 .PHONY: bench-kernels bench-traffic bench-forks bench-rpc bench-restart
 .PHONY: crash-test accuracy endless conformance soak fuzz
 .DEFAULT_GOAL := help
@@ -38,6 +39,7 @@ help:
 	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
 	@echo 'make test-interop  clients on other gRPC stacks, Node.js and grpclib, against a server (needs node and npm)'
 	@echo 'make lint     ruff: rules and formatting'
+	@echo 'make lint-deploy  the files of deploy/ before linters of their kinds'
 	@echo 'make types    mypy --strict, and stubtest of the compiled modules'
 	@echo 'make protos   regenerate the code made from proto/'
 	@echo 'make dist     sdist and wheel in dist/, checked'
@@ -115,6 +117,15 @@ lint: .venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# Linters of 160 MB live apart.
+$(DEPLOY)/.built: deploy/requirements.txt
+	$(PYTHON) -m venv $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+lint-deploy: $(DEPLOY)/.built
+	$(DEPLOY)/bin/python scripts/check_deploy.py --prove
+
 types: .venv
 	$(BIN)/mypy
 	MYPYPATH=benchmarks $(BIN)/mypy benchmarks
@@ -187,5 +198,5 @@ ext: .venv
 	$(COMPILE)
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(CONFORMANCE) $(INTEROP) tests/interop/node_modules benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CONFORMANCE) $(INTEROP) $(DEPLOY) tests/interop/node_modules benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find benchmarks client conformance decoder server proto scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +

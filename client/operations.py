@@ -136,6 +136,7 @@ def server_info(limits: Limits) -> Steps[ServerInfo]:
         max_step_items=reply.limits.max_step_items,
         idle_lease_ms=reply.limits.idle_lease_ms,
         projections=tuple(reply.projections),
+        overcommit=reply.memory.overcommit or 1.0,
         tenant=tenant_of(reply.tenant),
     )
 

@@ -59,6 +59,8 @@ class ServerInfo:
     """Names that ``open(spec, projections=…)`` takes."""
     tenant: TenantInfo
     """Whose ``streams`` and bytes these are, and what they may become."""
+    overcommit: float = 1.0
+    """How many times the budget streams may reserve. Above 1 growth can raise BudgetExceeded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,12 @@ class StreamClosed(RondelError):
     reason = "STREAM_CLOSED"
 
 
+class StreamDamaged(RondelError):
+    """What an arena's file holds of the stream is not what was stored; it is set aside, others go on."""
+
+    reason = "STREAM_DAMAGED"
+
+
 class StreamSealed(RondelError):
     """The stream was sealed: it takes no tokens and gives none up."""
 
@@ -182,14 +188,14 @@ class RollbackTooDeep(RondelError, ValueError):
 
 
 class BudgetExceeded(RondelError, MemoryError):
-    """The arena has no room for what was asked (``requested`` and ``available``, bytes; a server with several
-    tenants does not tell what is available, which is then 0)."""
+    """The arena has no room for what was asked (``requested`` and ``available``, bytes; both 0 where others'
+    use of it is not to be known, as on a server with several tenants)."""
 
     reason = "BUDGET_EXCEEDED"
 
     @property
     def requested(self) -> int:
-        return self._int("requested")
+        return int(self.facts.get("requested", 0))
 
     @property
     def available(self) -> int:

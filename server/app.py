@@ -62,8 +62,8 @@ class Server:
     def __init__(self, config: ServerConfig, *, tracing: Tracing | None = None) -> None:
         self.config = config
         self.security = Security(config)
-        self.observatory = Observatory(config, DESCRIPTORS, tracing=tracing)
-        self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
+        self.observatory = Observatory(config, DESCRIPTORS, self.security.tenants, tracing=tracing)
+        self.arena = Arena(budget=config.budget_bytes, path=config.arena_file, overcommit=config.overcommit)
         self.streams = StreamRegistry(
             self.arena,
             max_streams=config.max_streams,
@@ -81,6 +81,7 @@ class Server:
             {"": True, _ATTENTION.full_name: True, _GENERATION.full_name: config.model is not None}
         )
         self._server = grpc.aio.server(options=_options(config))
+        self._verification: warm.Verification | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped: asyncio.Task[None] | None = None
 
@@ -119,11 +120,13 @@ class Server:
             await self.observatory.open(self.streams, workers, self._health)
             await self._generator.run(self._projections.load, cost=0)
             await self._generator.run(self._models.load, cost=0)
-            await self.scheduler.run(self._take_back, cost=0)
+            verification = await self.scheduler.run(self._take_back, cost=0)
             self._register()
             self.addresses = self._bind()
             await self._server.start()
             self._health.begin()
+            verification.start()
+            self._verification = verification
         except BaseException:
             await self.stop(drain_seconds=0)
             raise
@@ -176,6 +179,8 @@ class Server:
     async def _stop(self, drain_seconds: float) -> None:
         end = time.monotonic() + drain_seconds
         self._models.give_up()
+        if self._verification is not None:
+            self._verification.stop()
         self._health.end()
         self._door.shut()
         for task in self._tasks:
@@ -203,8 +208,8 @@ class Server:
         observer = self.observatory.observer(name)
         return Scheduler(name, queue_bytes=self.config.queue_bytes, observer=observer)
 
-    def _take_back(self) -> None:
-        warm.take_back(self.streams, self._projections, self.config.verify)
+    def _take_back(self) -> warm.Verification:
+        return warm.take_back(self.streams, self._projections, self.config.verify)
 
     def _check_addresses(self) -> None:
         if self.config.port is not None:

@@ -89,7 +89,9 @@ class Call:
 
         Only the handler's own task may write, one message at a time.
         """
-        await self._context.write(message.SerializeToString())
+        raw = message.SerializeToString()
+        del message  # a caller who reads slowly holds the bytes once, not twice
+        await self._context.write(raw)
 
 
 Handler = Callable[[Any, Call], Awaitable[Message | None]]

@@ -38,6 +38,7 @@ CODES: Final[Mapping[type[errors.RondelError], grpc.StatusCode]] = {
     errors.InvalidRequest: _Code.INVALID_ARGUMENT,
     errors.StreamNotFound: _Code.NOT_FOUND,
     errors.StreamClosed: _Code.NOT_FOUND,
+    errors.StreamDamaged: _Code.DATA_LOSS,
     errors.StreamSealed: _Code.FAILED_PRECONDITION,
     errors.SessionBusy: _Code.ABORTED,
     errors.SequenceGap: _Code.OUT_OF_RANGE,

@@ -53,7 +53,11 @@ def _memory(streams: StreamRegistry, tenant: str) -> pb.MemoryInfo:
     arena = streams.arena.stats()
     if tenant == ONLY_TENANT:
         return pb.MemoryInfo(
-            budget=arena.budget, reserved=arena.reserved, resident=arena.resident, shared=arena.shared
+            budget=arena.budget,
+            reserved=arena.reserved,
+            resident=arena.resident,
+            shared=arena.shared,
+            overcommit=arena.overcommit,
         )
     quota, usage = streams.tenants.get(tenant).quota.max_bytes, streams.usage(tenant)
     return pb.MemoryInfo(
@@ -61,6 +65,7 @@ def _memory(streams: StreamRegistry, tenant: str) -> pb.MemoryInfo:
         reserved=usage.reserved,
         resident=usage.resident,
         shared=usage.shared,
+        overcommit=arena.overcommit,
     )
 
 

@@ -75,6 +75,7 @@ class Work:
         return pb.ForkStreamResponse(stream=self.opened(forking.fork(streams, request)))
 
     def opened(self, entry: Entry) -> pb.OpenStreamResponse:
+        entry.session.check_sound()  # it may be one of an earlier start, named again
         return opened(entry, self._streams, self._lease_ms)
 
     def append(self, request: pb.AppendTokenRequest, streams: TenantStreams) -> pb.AppendTokenResponse:
@@ -129,6 +130,7 @@ class Work:
     def get(self, request: pb.GetStreamRequest, streams: TenantStreams) -> pb.GetStreamResponse:
         entry = _entry(streams, request.stream)
         session = entry.session
+        session.check_sound()
         stats = session.stats(quality=request.quality)
         if stats.quality is not None and stats.quality.worrying and not entry.worried:
             entry.worried = True

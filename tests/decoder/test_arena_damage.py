@@ -170,7 +170,9 @@ def test_a_flipped_byte(
                 unnoticed.discard(kind)
     harmless = {kind for kind in kinds if kind.endswith(("unused", "between", "slab map: free"))}
     assert unnoticed >= harmless
-    if times > 1:  # padding of rows, slots that hold nothing: not every byte of these matters, many do
+    if (
+        times > 1 and verify == "full"
+    ):  # padding of rows, slots that hold nothing: not every byte of these matters, many do
         assert unnoticed == harmless
 
 
@@ -206,11 +208,11 @@ def test_all_from_some_place_on_is_gone(
 @pytest.mark.timeout(3600)
 def test_every_place_where_a_small_file_may_end(tmp_path: Path) -> None:
     path = tmp_path / "arena"
-    arena = Arena(UNIT, path=path)
+    arena = Arena(2 * UNIT, path=path)
     grown(DecoderSession(SPECS["no sinks"], arena), 3)
     arena.close()
     for size in range(path.stat().st_size - 1, 0, -1):
         os.truncate(path, size)
         with pytest.raises(CorruptArena):
-            Arena(UNIT, path=path)
+            Arena(2 * UNIT, path=path)
     assert path.read_bytes() == b"\x89"

@@ -44,6 +44,8 @@ def test_a_server_listens_somewhere() -> None:
         ("unix_path", ""),
         ("unix_path", "/" + "x" * 200),
         ("budget_bytes", 0),
+        ("overcommit", 0.5),
+        ("overcommit", float("nan")),
         ("max_message_bytes", 1),
         ("max_message_bytes", 1 << 31),
         ("max_streams", 0),

@@ -16,6 +16,7 @@ from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
+from rondel.server.transfers import MOST_SENT
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.wire import to_tensor
 
@@ -134,7 +135,7 @@ async def test_a_stream_is_changed_while_it_is_exported(client: Client, server: 
     """The export is the stream as it was; the stream is as if nobody had exported it."""
     stream, source = await filled(client, LARGE, 4000), Tokens(np.random.default_rng(1), LARGE)
     before, memory = snapshot_of(server, stream), server.arena.stats()
-    call = await begun(client, stream, 1 << 20)
+    call = await begun(client, stream, MOST_SENT)
     k, v = source.kv(3)
     await client.append(stream, 4000, k, v)
     await client.attention.TruncateStream(pb.TruncateStreamRequest(stream=stream, length=3000))
@@ -142,7 +143,7 @@ async def test_a_stream_is_changed_while_it_is_exported(client: Client, server: 
     sealing = pb.SealStreamRequest(stream=stream, generation=1)
     assert (await client.attention.SealStream(sealing)).committed_length == 3003
     assert server.arena.stats().shared > 0
-    assert before[: 1 << 20] + await rest(call) == before
+    assert before[:MOST_SENT] + await rest(call) == before
     await unlocked(client, server, stream)
     assert (server.arena.stats().resident, server.arena.stats().shared) == (memory.resident, 0)
     twin = DecoderSession(LARGE, Arena(budget=64 << 20))

@@ -492,13 +492,15 @@ class ServerLimits(_message.Message):
     def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ..., decode_window_bytes: _Optional[int] = ...) -> None: ...
 
 class MemoryInfo(_message.Message):
-    __slots__ = ("budget", "reserved", "resident", "shared")
+    __slots__ = ("budget", "reserved", "resident", "shared", "overcommit")
     BUDGET_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    OVERCOMMIT_FIELD_NUMBER: _ClassVar[int]
     budget: int
     reserved: int
     resident: int
     shared: int
-    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ..., shared: _Optional[int] = ...) -> None: ...
+    overcommit: float
+    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ..., shared: _Optional[int] = ..., overcommit: _Optional[float] = ...) -> None: ...

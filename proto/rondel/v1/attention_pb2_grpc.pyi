@@ -56,6 +56,10 @@ class AttentionServiceStub:
     was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
     ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
@@ -75,7 +79,7 @@ class AttentionServiceStub:
     AppendToken: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
     INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-    STREAM_SEALED and the exactly-once errors.
+    BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
     """
     Attend: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
@@ -185,6 +189,10 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
     ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
@@ -201,7 +209,7 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     AppendToken: _aio.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]  # type: ignore[assignment]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
     INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-    STREAM_SEALED and the exactly-once errors.
+    BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
     """
     Attend: _aio.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]  # type: ignore[assignment]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
@@ -310,6 +318,10 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
     nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
     ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
@@ -336,7 +348,7 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_attention_pb2.AppendTokenResponse, _abc.Awaitable[_attention_pb2.AppendTokenResponse]]:
         """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
         INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-        STREAM_SEALED and the exactly-once errors.
+        BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
         """
 
     @_abc_1.abstractmethod
