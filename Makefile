@@ -28,7 +28,7 @@ COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 .PHONY: test test-deep test-traced test-aarch64 test-interop
 .PHONY: lint lint-deploy types protos dist clean debug ext .venv
 .PHONY: bench-kernels bench-traffic bench-forks bench-rpc bench-restart
-.PHONY: crash-test accuracy endless conformance soak fuzz
+.PHONY: crash-test simulate overload accuracy endless conformance soak fuzz
 .DEFAULT_GOAL := help
 
 help:
@@ -49,6 +49,8 @@ help:
 	@echo 'make bench-rpc  what the service costs over its kernels, beside a server that only echoes'
 	@echo 'make bench-restart  how long a start on an arena in a file takes, per GiB (BENCH_ARGS=--gib 4)'
 	@echo 'make crash-test  processes killed within every kind of call, and a thousand at any moment: nothing acknowledged may be lost'
+	@echo 'make simulate  ten thousand schedules of the server with drops, doubles, delays and kills (SEEDS=1000, SEED=17)'
+	@echo 'make overload  three times what a server can do: what it still does, and how soon it refuses the rest'
 	@echo 'make soak     ten minutes of 500 streams under load, faults and bad messages, every answer checked (DURATION=600)'
 	@echo 'make fuzz     ten minutes of requests that no client should send (DURATION=600; FUZZ_ARGS="--seed S --call N")'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
@@ -160,6 +162,14 @@ bench-restart: .venv
 
 crash-test: .venv
 	PYTHONPATH=tests/decoder $(BIN)/python tests/decoder/crash_run.py $(CRASH_ARGS)
+
+SEEDS = 10000
+simulate: .venv
+	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/sim_run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# The server has the first core, the generator the second: two cores, and nothing else at work on them.
+overload: .venv
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/overload.py $(OVERLOAD_ARGS)
 
 # Seconds.
 DURATION = 600

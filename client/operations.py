@@ -133,6 +133,7 @@ def server_info(limits: Limits) -> Steps[ServerInfo]:
         max_message_bytes=reply.limits.max_message_bytes,
         max_streams=reply.limits.max_streams,
         max_queue_bytes=reply.limits.max_queue_bytes,
+        max_queue_ms=reply.limits.max_queue_ms,
         max_step_items=reply.limits.max_step_items,
         idle_lease_ms=reply.limits.idle_lease_ms,
         projections=tuple(reply.projections),

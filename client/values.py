@@ -55,6 +55,7 @@ class ServerInfo:
     max_queue_bytes: int
     max_step_items: int
     idle_lease_ms: int
+    max_queue_ms: int
     projections: tuple[str, ...]
     """Names that ``open(spec, projections=…)`` takes."""
     tenant: TenantInfo

@@ -308,7 +308,7 @@ class Draining(RondelError):
 
 
 class DeadlineExpired(RondelError, TimeoutError):
-    """The deadline passed before the work began; nothing was changed."""
+    """The deadline passed, or was about to, before the work could be done; nothing was changed."""
 
     reason = "DEADLINE_EXPIRED"
 

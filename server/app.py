@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Coroutine
@@ -35,6 +36,7 @@ from rondel.server.reload import Changes
 from rondel.server.scheduler import Scheduler
 from rondel.server.security import CHECK_SECONDS, Security
 from rondel.server.streams import StreamRegistry
+from rondel.server.watchdog import watch
 from rondel.v1 import attention_pb2, generation_pb2
 
 if TYPE_CHECKING:
@@ -205,8 +207,15 @@ class Server:
             log.info("stopped")
 
     def _new_worker(self, name: str) -> Scheduler:
-        observer = self.observatory.observer(name)
-        return Scheduler(name, queue_bytes=self.config.queue_bytes, observer=observer)
+        # How much waits for the other one is bounded by the number of generations, each of which takes turns.
+        most = self.config.max_queue_seconds if name == "attention" else 0.0
+        return Scheduler(
+            name,
+            queue_bytes=self.config.queue_bytes,
+            queue_seconds=most or math.inf,
+            stuck_seconds=self.config.stuck_seconds or math.inf,
+            observer=self.observatory.observer(name),
+        )
 
     def _take_back(self) -> warm.Verification:
         return warm.take_back(self.streams, self._projections, self.config.verify)
@@ -240,10 +249,7 @@ class Server:
         return tuple(addresses)
 
     async def _watch(self, scheduler: Scheduler, name: str, services: tuple[str, ...]) -> None:
-        """A server whose worker is gone says so."""
-        await scheduler.ended.wait()
-        log.critical("the %s worker has ended", name)
-        self._health.fail(services)
+        await watch(scheduler, name, services, self._health, self.config.stuck_seconds)
 
     async def _expire(self) -> None:
         lease = self.config.idle_lease_seconds

@@ -75,6 +75,12 @@ class ServerConfig:
     """Calls that one connection may have open at a time; more wait in the client."""
     queue_bytes: int = 64 * MIB
     """Request bytes that may wait for the kernels; more is refused as Overloaded."""
+    max_queue_seconds: float = 5.0
+    """How long a call may have to wait for the kernels, by an estimate made when it arrives; beyond it, or if
+    its deadline would come first, it is refused as Overloaded at once. 0 = no bound."""
+    stuck_seconds: float = 30.0
+    """When a worker has been inside one piece of work for so long, the server says that it is not serving and
+    refuses what the worker would have to do, until the piece is over; 0 = never."""
     max_generations: int = 16
     """Generate calls at work at a time; more is refused as Overloaded."""
     idle_lease_seconds: float = 3600.0
@@ -160,7 +166,10 @@ class ServerConfig:
         _whole("queue_bytes", self.queue_bytes, 1, 1 << 40)
         _whole("decode_window_bytes", self.decode_window_bytes, 1, 1 << 30)
         _whole("max_generations", self.max_generations, 1, 1 << 16)
-        for name in ("idle_lease_seconds", "stall_timeout_seconds", "drain_seconds", "pre_stop_seconds"):
+        for name in (
+            *("max_queue_seconds", "stuck_seconds", "idle_lease_seconds", "stall_timeout_seconds"),
+            *("drain_seconds", "pre_stop_seconds"),
+        ):
             seconds = getattr(self, name)
             if not (isinstance(seconds, int | float) and math.isfinite(seconds) and 0 <= seconds <= 1e8):
                 raise InvalidSpec(f"{name} must be from 0 to 1e8 seconds, got {seconds!r}", field=name)

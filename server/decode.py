@@ -104,7 +104,7 @@ class Conversation:
         finally:
             # Cancelled here, what waits for the worker is not begun.
             for pending in self._running:
-                pending.cancel()
+                self._operations.cancel(pending)
             self._patience.close()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)

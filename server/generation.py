@@ -13,12 +13,14 @@ from rondel.server.config import ServerConfig
 from rondel.server.continuation import Continuation
 from rondel.server.door import Call
 from rondel.server.models import Models
+from rondel.server.operation import Load
 from rondel.server.scheduler import Scheduler
 from rondel.server.tenants import Tenants
 from rondel.v1 import generation_pb2 as pb
 from rondel.v1.specs import spec_to_message
 
 _RETRY_MS: Final = 1000
+_ADVANCE: Final = Load("advance")
 
 
 class GenerationService:
@@ -50,7 +52,11 @@ class GenerationService:
                 if pause := call.pause():
                     await asyncio.sleep(pause)
                 events = await self._scheduler.run(
-                    continuation.advance, cost=cost, deadline=call.deadline, tenant=call.tenant
+                    continuation.advance,
+                    cost=cost,
+                    deadline=call.deadline,
+                    tenant=call.tenant,
+                    load=_ADVANCE,
                 )
                 cost = 0
                 call.owe(continuation.steps - steps)
@@ -60,7 +66,7 @@ class GenerationService:
         finally:
             # Posted, not awaited: this may be the end of a cancelled call, and what the worker is doing for
             # it now must be over first.
-            self._scheduler.post(continuation.close)
+            self._scheduler.post(continuation.close, tenant=call.tenant)
             self._at_work -= 1
 
     async def list_models(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:

@@ -42,6 +42,7 @@ def _limits(config: ServerConfig, streams: StreamRegistry) -> pb.ServerLimits:
         max_message_bytes=config.max_message_bytes,
         max_streams=streams.max_streams,
         max_queue_bytes=config.queue_bytes,
+        max_queue_ms=milliseconds(config.max_queue_seconds),
         max_step_items=config.max_step_items,
         idle_lease_ms=milliseconds(config.idle_lease_seconds),
         stall_timeout_ms=milliseconds(config.stall_timeout_seconds),

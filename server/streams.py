@@ -49,6 +49,11 @@ class StreamRegistry:
             found = self._streams[tenant] = TenantStreams(self, self.tenants.get(tenant))
         return found
 
+    def look_up(self, tenant: str, handle: str) -> DecoderSession | None:
+        """The session of a tenant's handle: for estimates, from any thread. Its lease stays as it is."""
+        streams = self._streams.get(tenant)
+        return None if streams is None else streams.look_up(handle)
+
     def usage(self, tenant: str) -> Usage:
         """What a tenant has, to the byte. From any thread; numbers of one moment only on the worker."""
         streams, who = self._streams.get(tenant), self.tenants.get(tenant)

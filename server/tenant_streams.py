@@ -195,6 +195,11 @@ class TenantStreams:
         entry.last_used = self._registry.clock()
         return entry
 
+    def look_up(self, handle: str) -> DecoderSession | None:
+        """As ``StreamRegistry.look_up``."""
+        entry = self._entries.get(handle)
+        return None if entry is None else entry.session
+
     def get_to_change(self, handle: str, epoch: int) -> Entry:
         """:meth:`get` for what changes the stream. Raises SessionBusy, too, while it is being exported and
         there was no room for the copies that its changes would need."""

@@ -7,13 +7,15 @@ here alike.
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 
 from rondel.decoder.errors import InvalidRequest
-from rondel.server import exactly_once, forking, returns
+from rondel.server import attending, exactly_once, forking, returns
 from rondel.server.config import ServerConfig
 from rondel.server.entries import Entry
 from rondel.server.info import decode_hello, server_info
 from rondel.server.logs import shortened
+from rondel.server.operation import AtHand
 from rondel.server.projections import ProjectionSets
 from rondel.server.replies import (
     check_reply,
@@ -37,8 +39,11 @@ log = logging.getLogger("rondel.server")
 class Work:
     """One method for each of the service's that is answered with one message. For the scheduler's worker."""
 
-    def __init__(self, config: ServerConfig, streams: StreamRegistry, projections: ProjectionSets) -> None:
+    def __init__(
+        self, config: ServerConfig, streams: StreamRegistry, projections: ProjectionSets, at_hand: AtHand
+    ) -> None:
         self._config = config
+        self._at_hand = at_hand
         self._streams = streams
         self._projections = projections
         self._lease_ms = milliseconds(config.idle_lease_seconds)
@@ -80,25 +85,30 @@ class Work:
 
     def append(self, request: pb.AppendTokenRequest, streams: TenantStreams) -> pb.AppendTokenResponse:
         session = _entry_to_change(streams, request.stream).session
+        k, v = from_tensor(request.k, name="k"), from_tensor(request.v, name="v")
+        self._at_hand.check()
         done = exactly_once.append(
             session,
             generation=request.generation,
             position=request.position,
             first_layer=request.first_layer,
-            k=from_tensor(request.k, name="k"),
-            v=from_tensor(request.v, name="v"),
+            k=k,
+            v=v,
         )
         return pb.AppendTokenResponse(
             committed_length=session.length, layer_length=done.layer_length, duplicate=done.duplicate
         )
 
-    def attend(self, request: pb.AttendRequest, streams: TenantStreams) -> pb.AttendResponse:
+    def attend(
+        self, request: pb.AttendRequest, streams: TenantStreams
+    ) -> Generator[None, None, pb.AttendResponse]:
+        """In pieces: a long one lets others have their turns."""
         session = _entry(streams, request.stream).session
         q = from_tensor(request.q, name="q")
         size = reply_bytes(session, request.layer, q) + returns.extra_bytes(session, request, q)
         check_reply(size, self._config.max_message_bytes)
         options = options_from_message(request.options) if request.HasField("options") else None
-        out, lse = exactly_once.attend(
+        out, lse = yield from attending.attend(
             session,
             generation=request.generation,
             position=request.position if request.HasField("position") else None,
@@ -106,6 +116,7 @@ class Work:
             q=q,
             return_lse=request.return_lse,
             options=options,
+            check=self._at_hand.check,
         )
         response = pb.AttendResponse(out=to_tensor(out), lse=optional(lse), committed_length=session.length)
         returns.fill(response, session, request, q, options)

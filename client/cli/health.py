@@ -15,7 +15,7 @@ from rondel.client.cli.streams import DEFAULT_SERVER
 from rondel.client.cli.usage import wrong_usage
 
 if TYPE_CHECKING:
-    from rondel.client.access import Access as CheckedAccess
+    from rondel.client.access import Access as Way
 
 SERVING: Final = "SERVING"
 UNREACHABLE: Final = "UNREACHABLE"
@@ -64,12 +64,12 @@ def health(
     Exit codes: 0 = it serves, 1 = it answered, and does not, 2 = wrong usage, 3 = nobody answered.
     """
     with nothing_to_undo():
-        from rondel.client.access import Access as CheckedAccess
+        from rondel.client.access import Access as Way
         from rondel.client.checks import checked_target, checked_timeout
     with wrong_usage():
         checked_timeout(timeout)
-        checked = CheckedAccess.checked(checked_target(target), **access)
-    verdict = ask(target, service, timeout, checked)
+        way = Way.checked(checked_target(target), **access)
+    verdict = ask(target, service, timeout, way)
     if as_json:
         print_json(asdict(verdict))
     else:
@@ -78,7 +78,7 @@ def health(
         raise typer.Exit(verdict.exit_code)
 
 
-def ask(target: str, service: str, timeout: float, access: CheckedAccess) -> Verdict:
+def ask(target: str, service: str, timeout: float, way: Way) -> Verdict:
     """One Check call."""
     with nothing_to_undo():
         import grpc
@@ -88,8 +88,8 @@ def ask(target: str, service: str, timeout: float, access: CheckedAccess) -> Ver
     def verdict(status: str, reason: str = "") -> Verdict:
         return Verdict(target, service, status, round(time.monotonic() - began, 6), reason)
 
-    with access.channel(grpc, target, None) as channel:
-        check = access.bound(
+    with way.channel(grpc, target, None) as channel:
+        check = way.bound(
             channel.unary_unary(
                 "/grpc.health.v1.Health/Check",
                 request_serializer=health_pb2.HealthCheckRequest.SerializeToString,

@@ -474,7 +474,7 @@ class GetServerInfoResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ..., start_id: _Optional[int] = ..., projections: _Optional[_Iterable[str]] = ..., tenant: _Optional[_Union[_tenant_pb2.TenantInfo, _Mapping]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms", "stall_timeout_ms", "decode_window_bytes")
+    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms", "stall_timeout_ms", "decode_window_bytes", "max_queue_ms")
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STREAMS_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +482,7 @@ class ServerLimits(_message.Message):
     IDLE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     STALL_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     DECODE_WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     max_message_bytes: int
     max_streams: int
     max_queue_bytes: int
@@ -489,7 +490,8 @@ class ServerLimits(_message.Message):
     idle_lease_ms: int
     stall_timeout_ms: int
     decode_window_bytes: int
-    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ..., decode_window_bytes: _Optional[int] = ...) -> None: ...
+    max_queue_ms: int
+    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ..., decode_window_bytes: _Optional[int] = ..., max_queue_ms: _Optional[int] = ...) -> None: ...
 
 class MemoryInfo(_message.Message):
     __slots__ = ("budget", "reserved", "resident", "shared", "overcommit")

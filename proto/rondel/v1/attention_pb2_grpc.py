@@ -51,8 +51,8 @@ class AttentionServiceStub:
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
     says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
-    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing
-    was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
     After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
@@ -173,8 +173,8 @@ class AttentionServiceServicer:
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
     says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
-    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing
-    was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
     After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
@@ -449,8 +449,8 @@ class AttentionService:
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
     says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
-    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing
-    was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
     After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
