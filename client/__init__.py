@@ -10,17 +10,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from rondel.client.aio import AsyncAttentionClient, AsyncGeneration, AsyncGenerationClient, AsyncStream
+    from rondel.client.aio import AsyncAttentionClient, AsyncGeneration, AsyncGenerationClient
+    from rondel.client.aio_decode import AsyncDecodeCall
+    from rondel.client.aio_stream import AsyncStream
     from rondel.client.generation import Event, Model, Started, Summary, Token
-    from rondel.client.sync import AttentionClient, Generation, GenerationClient, Stream
+    from rondel.client.sync import AttentionClient, Generation, GenerationClient
+    from rondel.client.sync_decode import DecodeCall
+    from rondel.client.sync_stream import Stream
     from rondel.client.values import ServerInfo, StepOutcome, StreamStats
 
 __all__ = [
     "AsyncAttentionClient",
+    "AsyncDecodeCall",
     "AsyncGeneration",
     "AsyncGenerationClient",
     "AsyncStream",
     "AttentionClient",
+    "DecodeCall",
     "Event",
     "Generation",
     "GenerationClient",
@@ -35,7 +41,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rondel.client.sync": ("AttentionClient", "Generation", "GenerationClient", "Stream"),
+    "rondel.client.aio_decode": ("AsyncDecodeCall",),
+    "rondel.client.aio_stream": ("AsyncStream",),
+    "rondel.client.sync": ("AttentionClient", "Generation", "GenerationClient"),
+    "rondel.client.sync_decode": ("DecodeCall",),
+    "rondel.client.sync_stream": ("Stream",),
     "rondel.client.generation": ("Event", "Model", "Started", "Summary", "Token"),
     "rondel.client.values": ("ServerInfo", "StepOutcome", "StreamStats"),
 }

@@ -60,6 +60,7 @@ class StreamRegistry:
         anew."""
         streams = self.of(tag.tenant)
         entry = streams.add(session, tag)
+        entry.found = session.generation
         if isinstance(tag.origin, Origin) and tag.origin.handle and tag.origin.prefix_name:
             streams.keep(entry, tag.origin.prefix_name)
         return entry

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rondel.client.aio import AsyncStream
+from rondel.client.aio_stream import AsyncStream
 from rondel.client.load.arrays import Numbers
 from rondel.client.load.check import Checker, Life
 from rondel.client.load.connection import Connection
