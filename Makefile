@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
 CONFORMANCE := .venv-conformance
+INTEROP := .venv-interop
+DEPLOY := .venv-deploy
 KERNELS := $(wildcard decoder/kernels/*.pyx decoder/kernels/*.pxi decoder/kernels/*.h)
 
 # The rooms must never be importable by their bare names from the repository root.
@@ -22,15 +24,22 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.
 endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
-.PHONY: help demo test test-deep test-aarch64 lint types protos dist clean debug ext bench-kernels bench-traffic bench-forks bench-rpc bench-restart crash-test accuracy endless conformance .venv
+.PHONY: help demo
+.PHONY: test test-deep test-traced test-aarch64 test-interop
+.PHONY: lint lint-deploy types protos dist clean debug ext .venv
+.PHONY: bench-kernels bench-traffic bench-forks bench-rpc bench-restart
+.PHONY: crash-test simulate overload accuracy endless conformance soak fuzz
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo     a language model answers a question, its attention computed by a Rondel server'
 	@echo 'make test     the test suite'
 	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream in memory and in a file, 100,000 streams, ten minutes of 200'
+	@echo 'make test-traced  the tests of servers and clients with every call traced, over TCP and over unix sockets'
 	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
+	@echo 'make test-interop  clients on other gRPC stacks, Node.js and grpclib, against a server (needs node and npm)'
 	@echo 'make lint     ruff: rules and formatting'
+	@echo 'make lint-deploy  the files of deploy/ before linters of their kinds'
 	@echo 'make types    mypy --strict, and stubtest of the compiled modules'
 	@echo 'make protos   regenerate the code made from proto/'
 	@echo 'make dist     sdist and wheel in dist/, checked'
@@ -40,6 +49,10 @@ help:
 	@echo 'make bench-rpc  what the service costs over its kernels, beside a server that only echoes'
 	@echo 'make bench-restart  how long a start on an arena in a file takes, per GiB (BENCH_ARGS=--gib 4)'
 	@echo 'make crash-test  processes killed within every kind of call, and a thousand at any moment: nothing acknowledged may be lost'
+	@echo 'make simulate  ten thousand schedules of the server with drops, doubles, delays and kills (SEEDS=1000, SEED=17)'
+	@echo 'make overload  three times what a server can do: what it still does, and how soon it refuses the rest'
+	@echo 'make soak     ten minutes of 500 streams under load, faults and bad messages, every answer checked (DURATION=600)'
+	@echo 'make fuzz     ten minutes of requests that no client should send (DURATION=600; FUZZ_ARGS="--seed S --call N")'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make endless   a whole text as one stream with a window and sinks, beside recomputation (TEXT=FILE, an hour)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
@@ -65,6 +78,12 @@ test: .venv
 test-deep: .venv
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=0
 
+# A trace must change nothing.
+TRACED := RONDEL_TEST_TRACED=1 OTEL_TRACES_EXPORTER=none
+test-traced: .venv
+	$(TRACED) $(BIN)/python -m pytest tests/server tests/client
+	$(TRACED) $(BIN)/python -m pytest tests/server --transport=unix
+
 # The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
 # (gcc 12 for AArch64 breaks down over vectorising the test's own scalar loops.)
 test-aarch64:
@@ -74,9 +93,40 @@ test-aarch64:
 	    -lm -o build/$$name-aarch64 && qemu-aarch64 build/$$name-aarch64 || exit 1; \
 	done
 
+# grpclib lives without grpcio and without Rondel, on code that its own plugin makes of the protos; the packages for
+# Node.js are those of the lockfile, and none of their install scripts runs.
+$(INTEROP)/.built: tests/interop/requirements.txt
+	$(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+build/interop/.built: $(INTEROP)/.built $(wildcard proto/rondel/v1/*.proto) | .venv
+	rm -rf build/interop && mkdir -p build/interop
+	$(BIN)/python -m grpc_tools.protoc -Iproto --plugin=$(INTEROP)/bin/protoc-gen-grpclib_python \
+	  --python_out=build/interop --grpclib_python_out=build/interop proto/rondel/v1/*.proto
+	@touch $@
+
+tests/interop/node_modules/.built: tests/interop/package-lock.json
+	@command -v node >/dev/null && command -v npm >/dev/null || { \
+	  echo 'make test-interop needs Node.js 18 or newer with npm, and this machine has none.' >&2; exit 1; }
+	cd tests/interop && npm ci --ignore-scripts
+	@touch $@
+
+test-interop: .venv build/interop/.built tests/interop/node_modules/.built
+	$(BIN)/python -m pytest -m interop tests/interop $(INTEROP_ARGS)
+
 lint: .venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# Linters of 160 MB live apart.
+$(DEPLOY)/.built: deploy/requirements.txt
+	$(PYTHON) -m venv $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+lint-deploy: $(DEPLOY)/.built
+	$(DEPLOY)/bin/python scripts/check_deploy.py --prove
 
 types: .venv
 	$(BIN)/mypy
@@ -113,6 +163,23 @@ bench-restart: .venv
 crash-test: .venv
 	PYTHONPATH=tests/decoder $(BIN)/python tests/decoder/crash_run.py $(CRASH_ARGS)
 
+SEEDS = 10000
+simulate: .venv
+	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/sim_run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# The server has the first core, the generator the second: two cores, and nothing else at work on them.
+overload: .venv
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/overload.py $(OVERLOAD_ARGS)
+
+# Seconds.
+DURATION = 600
+soak fuzz: export PYTHONPATH = tests/endurance:tests/support
+soak: .venv
+	$(BIN)/python tests/endurance/soak_run.py --duration $(DURATION) $(SOAK_ARGS)
+
+fuzz: .venv
+	$(BIN)/python tests/endurance/fuzz_run.py --duration $(DURATION) $(FUZZ_ARGS)
+
 # Any plain text will do (TEXT=FILE, 8 contexts of 1024 tokens). The one text that every clone has is short and
 # no prose: its two contexts show that all works, and twice the divergence of a novel.
 TEXT = LICENSE
@@ -141,5 +208,5 @@ ext: .venv
 	$(COMPILE)
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(CONFORMANCE) benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CONFORMANCE) $(INTEROP) $(DEPLOY) tests/interop/node_modules benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find benchmarks client conformance decoder server proto scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +

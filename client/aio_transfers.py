@@ -109,6 +109,7 @@ async def _receive(
             raise channel.cancelled(cancelled) from None
         finally:
             replies.cancel()
+            del replies  # as in AsyncChannel: the error must not hold the connection
         if arriving.received:
             raise error
         await channel.wait(attempts, error)

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from rondel.decoder.errors import DeadlineExpired, Draining, RondelError, ServerUnavailable
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import generation_pb2 as gen
+from rondel.v1.tenant_pb2 import ListStreamsRequest, ListStreamsResponse
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -91,6 +92,7 @@ ATTACH: Final = Method(f"{_ATTENTION}/AttachStream", pb.AttachStreamRequest, pb.
 TRUNCATE: Final = Method(f"{_ATTENTION}/TruncateStream", pb.TruncateStreamRequest, pb.TruncateStreamResponse)
 SEAL: Final = Method(f"{_ATTENTION}/SealStream", pb.SealStreamRequest, pb.SealStreamResponse)
 GET: Final = Method(f"{_ATTENTION}/GetStream", pb.GetStreamRequest, pb.GetStreamResponse)
+LIST: Final = Method(f"{_ATTENTION}/ListStreams", ListStreamsRequest, ListStreamsResponse)
 CLOSE: Final = Method(f"{_ATTENTION}/CloseStream", pb.CloseStreamRequest, pb.CloseStreamResponse)
 EXPORT: Final = Method(f"{_ATTENTION}/ExportStream", pb.ExportStreamRequest, pb.ExportStreamResponse)
 IMPORT: Final = Method(f"{_ATTENTION}/ImportStream", pb.ImportStreamRequest, pb.ImportStreamResponse)

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from rondel.client import calls
+from rondel.client.access import Access
 from rondel.client.calls import Attempts, Call, Method
 from rondel.client.checks import checked_message_bytes, checked_target, checked_timeout
 from rondel.client.errors import from_call
@@ -21,8 +22,11 @@ from rondel.decoder.errors import QuotaExceeded, RondelError, ServerUnavailable
 class _Connection:
     """What the two have in common: an address, and the methods that were called there."""
 
-    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
+    def __init__(
+        self, target: str, timeout: float, max_message_bytes: int, access: Access | None = None
+    ) -> None:
         self.target = checked_target(target)
+        self._access = access or Access()
         self._timeout = checked_timeout(timeout)
         self._largest = checked_message_bytes(max_message_bytes)
         self._methods: dict[str, Callable[..., Any]] = {}
@@ -40,16 +44,22 @@ class _Connection:
             )
         return self._stub(channel, kind, call.method)
 
-    def _stub(self, channel: Any, kind: str, method: Method[Any, Any]) -> Callable[..., Any]:
+    def _check_open(self) -> None:
         if self._closed:
             raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
+
+    def _stub(
+        self, channel: Any, kind: str, method: Method[Any, Any], begin: str = "__call__"
+    ) -> Callable[..., Any]:
+        self._check_open()
         made = self._methods.get(method.path)
         if made is None:
-            made = self._methods[method.path] = getattr(channel, kind)(
+            stub = getattr(channel, kind)(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.reply.FromString,
             )
+            made = self._methods[method.path] = self._access.bound(getattr(stub, begin))
         return made
 
     def attempts(self, call: Call, *, lasting: bool = False) -> Attempts:
@@ -65,9 +75,12 @@ class _Connection:
 class Channel(_Connection, Runner):
     """A connection: sends calls, tries them again where that helps, raises what the server meant."""
 
-    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
-        super().__init__(target, timeout, max_message_bytes)
-        self._channel = grpc.insecure_channel(target, options=calls.channel_options(max_message_bytes))
+    def __init__(
+        self, target: str, timeout: float, max_message_bytes: int, access: Access | None = None
+    ) -> None:
+        super().__init__(target, timeout, max_message_bytes, access)
+        options = calls.channel_options(max_message_bytes)
+        self._channel: grpc.Channel = self._access.channel(grpc, target, options)
 
     @property
     def channel(self) -> Channel:
@@ -78,8 +91,8 @@ class Channel(_Connection, Runner):
         return self._method(self._channel, "unary_stream", call)(call.request, timeout=timeout)
 
     def upload(self, method: Method[Any, Any]) -> Any:
-        """A client-streaming method: ``future(requests, timeout=…)`` begins a call."""
-        return self._stub(self._channel, "stream_unary", method)
+        """What begins a call of a client-streaming method: a function of requests and ``timeout``."""
+        return self._stub(self._channel, "stream_unary", method, "future")
 
     def error(self, failure: grpc.RpcError) -> RondelError:
         """What a failed call meant."""
@@ -113,8 +126,10 @@ class Channel(_Connection, Runner):
 class AsyncChannel(_Connection, AsyncRunner):
     """A connection; made at the first call, because grpc.aio binds it to the loop that runs then."""
 
-    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
-        super().__init__(target, timeout, max_message_bytes)
+    def __init__(
+        self, target: str, timeout: float, max_message_bytes: int, access: Access | None = None
+    ) -> None:
+        super().__init__(target, timeout, max_message_bytes, access)
         self._channel: grpc.aio.Channel | None = None
         self._breaks = 0
 
@@ -128,9 +143,8 @@ class AsyncChannel(_Connection, AsyncRunner):
 
     def waiting(self) -> Channel:
         """A connection of the other kind to the same server, for what grpc.aio does not do well."""
-        if self._closed:
-            raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
-        return Channel(self.target, self._timeout, self._largest)
+        self._check_open()
+        return Channel(self.target, self._timeout, self._largest, self._access)
 
     def error(self, failure: grpc.aio.AioRpcError) -> RondelError:
         """What a failed call meant."""
@@ -159,8 +173,10 @@ class AsyncChannel(_Connection, AsyncRunner):
 
     async def close(self) -> None:
         self._closed = True
-        if self._channel is not None:
-            await self._channel.close()
+        closing, self._channel = self._channel, None
+        self._methods.clear()
+        if closing is not None:
+            await closing.close()
 
     def converse(self) -> Any:
         """Begin a Decode call."""
@@ -180,11 +196,15 @@ class AsyncChannel(_Connection, AsyncRunner):
                 raise self.cancelled(cancelled) from None
             finally:
                 running.cancel()  # a call that nobody waits for is neither collected nor ended by grpc.aio
+                # The error's traceback holds this frame, and the frame the error. With them in that cycle the
+                # connection would stay open after `close` until somebody collects it (grpc issue 42125).
+                del send, running
             await self.wait(attempts, error)
 
     def _connected(self) -> grpc.aio.Channel:
+        self._check_open()
         if self._channel is None:
             # gRPC shares connections between channels of the same options: this one makes them differ.
             options = (*calls.channel_options(self._largest), ("rondel.breaks", self._breaks))
-            self._channel = grpc.aio.insecure_channel(self.target, options=options)
+            self._channel = self._access.channel(grpc.aio, self.target, options)
         return self._channel

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 from rondel.client import calls
 from rondel.client.calls import Steps, ask
@@ -12,11 +11,17 @@ from rondel.client.checks import checked_limit, checked_list, checked_spec, chec
 from rondel.client.lasting import request_id
 from rondel.client.limits import Limits
 from rondel.client.opened import Opened
-from rondel.client.values import Array, ServerInfo
+from rondel.client.values import Array, ListedStream, ServerInfo, listed_of, tenant_of
 from rondel.decoder.errors import DeadlineExpired, InvalidRequest, RondelError, ServerUnavailable
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_to_message
+from rondel.v1.tenant_pb2 import ListStreamsRequest
+
+_UNHEARD: Final = (DeadlineExpired, ServerUnavailable)
+"""After these a request may have been carried out."""
+_PAGE: Final = 500
+"""Streams in an answer, of some 100 bytes each."""
 
 
 class OpenOptions(TypedDict, total=False):
@@ -50,20 +55,19 @@ def open_stream(
     )
     if limits.start is None:  # before there is a stream that would be lost if this failed
         yield from server_info(limits)
-    for lost in list(opened.unanswered):
-        yield from _undo(lost)
-        if lost in opened.unanswered:  # another task of the client may have been quicker
-            opened.unanswered.remove(lost)
+    for _ in range(len(opened.unanswered)):
+        if opened.unanswered:  # another task of the client may have been quicker
+            yield from _undo(opened.unanswered.pop(0), opened)
     try:
         reply = yield from ask(calls.OPEN, request)
-    except (DeadlineExpired, ServerUnavailable, GeneratorExit):  # the last is a cancelled call
+    except (*_UNHEARD, GeneratorExit):  # the last is a cancelled call
         opened.unanswered.append(request)
         raise
     if reply.start_id != limits.start:
         try:
             yield from server_info(limits)
-        except RondelError:
-            yield from ask(calls.CLOSE, pb.CloseStreamRequest(stream=pb.StreamRef(handle=reply.handle)))
+        except (RondelError, GeneratorExit):  # then nobody gets to know of the stream
+            opened.unanswered.append(request)
             raise
     return reply
 
@@ -89,15 +93,23 @@ def attach_stream(handle: str, limits: Limits) -> Steps[pb.OpenStreamResponse]:
 def close_all(opened: Opened) -> list[Steps[None]]:
     """Close what a client has opened and not closed."""
     closings = [stream.close_steps() for stream in list(opened.values())]
-    return closings + [_undo(request) for request in opened.unanswered]
+    return closings + [_undo(request, opened) for request in opened.unanswered]
 
 
-def _undo(request: pb.OpenStreamRequest) -> Steps[None]:
+def _undo(request: pb.OpenStreamRequest, opened: Opened) -> Steps[None]:
     """Close the stream of an Open that nobody heard the answer of: asked again, it is answered again."""
-    with suppress(RondelError):  # it could not be opened; or it never was, and now there is no room
+    try:
         reply = yield from ask(calls.OPEN, request)
         stream = pb.StreamRef(handle=reply.handle, epoch=reply.epoch)
         yield from ask(calls.CLOSE, pb.CloseStreamRequest(stream=stream))
+    except (*_UNHEARD, GeneratorExit) as error:
+        # It was taken from the list meanwhile: closed by one task it would be opened once more by another,
+        # which may not come to closing it.
+        opened.unanswered.append(request)
+        if isinstance(error, GeneratorExit):
+            raise
+    except RondelError:
+        return  # it could not be opened; or it never was, and now there is no room
 
 
 def pack(result: tuple[Array, Array | None]) -> Array | tuple[Array, Array]:
@@ -123,7 +135,22 @@ def server_info(limits: Limits) -> Steps[ServerInfo]:
         max_message_bytes=reply.limits.max_message_bytes,
         max_streams=reply.limits.max_streams,
         max_queue_bytes=reply.limits.max_queue_bytes,
+        max_queue_ms=reply.limits.max_queue_ms,
         max_step_items=reply.limits.max_step_items,
         idle_lease_ms=reply.limits.idle_lease_ms,
         projections=tuple(reply.projections),
+        overcommit=reply.memory.overcommit or 1.0,
+        tenant=tenant_of(reply.tenant),
     )
+
+
+def list_streams() -> Steps[list[ListedStream]]:
+    """All streams of one's tenant, oldest first."""
+    found: list[ListedStream] = []
+    request = ListStreamsRequest(page_size=_PAGE)
+    while True:
+        reply = yield from ask(calls.LIST, request)
+        found += map(listed_of, reply.streams)
+        if not reply.next_page_token:
+            return found
+        request.page_token = reply.next_page_token

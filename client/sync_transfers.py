@@ -129,7 +129,7 @@ class Upload:
 
     def run(self) -> pb.ImportStreamResponse:
         """The reply. Raises what it means when there is none, and what the file raises."""
-        call = self._channel.upload(calls.IMPORT).future(self._requests(), timeout=self._timeout)
+        call = self._channel.upload(calls.IMPORT)(self._requests(), timeout=self._timeout)
         call.add_done_callback(lambda _: self.cancel())
         try:
             while self._wanted.get():

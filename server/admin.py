@@ -103,6 +103,7 @@ class AdminPort:
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, address: Any, family: int, app: App) -> None:
         self.address_family = family

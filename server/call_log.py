@@ -36,17 +36,20 @@ class CallLog:
         if log.isEnabledFor(level):
             # Whoever wants all lines gets them; failures alone are told sparingly: a client can make many.
             kind = None if self.which == "all" else (account.method, account.code)
-            extra = {"fields": _fields(account), "kind": kind}
+            extra = {"fields": fields_of(account), "kind": kind}
             log.log(level, "%s ended as %s", account.method, account.code.name, extra=extra)
 
 
-def _fields(account: Account) -> dict[str, object]:
+def fields_of(account: Account) -> dict[str, object]:
+    """What a line tells of a call besides its message."""
     fields: dict[str, object] = {
         "service": account.service,
         "method": account.method,
         "code": account.code.name,
         "seconds": round(time.monotonic() - account.began, 6),
         "peer": account.peer,
+        "messages_received": account.messages_received,
+        "messages_sent": account.messages_sent,
         "bytes_received": account.bytes_received,
         "bytes_sent": account.bytes_sent,
         "queue_ms": round(account.queue_seconds * 1000, 3),
@@ -56,9 +59,6 @@ def _fields(account: Account) -> dict[str, object]:
         fields["reason"] = account.reason
     if account.tenant:
         fields["tenant"] = account.tenant
-    if account.messages_received > 1 or account.messages_sent > 1:
-        fields["messages_received"] = account.messages_received
-        fields["messages_sent"] = account.messages_sent
     if handle := _handle(account.request):
         fields["stream"] = shortened(handle)
     if account.trace_id:

@@ -202,7 +202,7 @@ def truncate(entry: Entry, *, generation: int, length: int, request_id: str) -> 
         raise SequenceGap(
             f"the stream has {session.length} tokens, cannot keep {length}", expected=session.length
         )
-    session.truncate(length)
+    session.truncate(length, note=request_id.encode())
     entry.truncated = Truncated(request_id, generation, length, session.generation) if request_id else None
 
 
@@ -232,6 +232,16 @@ def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
         session.truncate(session.length)
     if request_id:
         entry.attached = Attached(request_id, generation, session.generation)
+
+
+def last_truncate(session: DecoderSession) -> Truncated | None:
+    """The stream's last truncate as it is known from an arena's file, if it had a request_id: what a start on
+    the file has done to the generation is no truncate, so a repeated request is still answered."""
+    cut = session.last_truncate
+    if cut is None or not cut.note:
+        return None
+    name = cut.note.decode("utf-8", "replace")
+    return Truncated(name, cut.generation - 1, cut.length, session.generation)
 
 
 def _is_new(session: DecoderSession, layers: Sequence[int], position: int, tokens: int) -> bool:

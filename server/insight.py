@@ -11,16 +11,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from rondel.server.account import CURRENT, Account, Listener
+from rondel.server.account import CURRENT, Account, Listener, safely
 from rondel.server.duplex import Duplex
 from rondel.server.errors import DETAILS_KEY
+
+_EARLY_SECONDS: Final = 0.05
 
 Entry = Callable[[Any, Any], Awaitable[bytes | None]]
 Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -71,27 +73,30 @@ class Insight:
 
     def _answered(self, account: Account, request: Any, response: Any) -> None:
         for watcher in self._watchers:
-            watcher.answered(account, request, response)
+            safely(watcher.answered, account, request, response)
 
     def entry(self, method: MethodDescriptor, entry: Entry) -> Entry:
         """Wraps what grpc.aio calls, which knows bytes and statuses."""
         if not self._watchers:
             return entry
 
+        watchers = self._watchers
+        # Looked up once: a descriptor's attributes cost as much as all else here.
+        service, name = method.containing_service.full_name, method.name
+        one_request = not method.client_streaming
+        # In both directions messages go through the context.
+        iterated = method.client_streaming and not method.server_streaming
+
         async def watched(raw: Any, context: Any) -> bytes | None:
-            account = Account(
-                method.containing_service.full_name, method.name, context.peer(), time.monotonic()
-            )
+            account = Account(service, name, context.peer(), time.monotonic())
             CURRENT.set(account)
-            began = [
-                (watcher, watcher.begin(method, account, context.invocation_metadata))
-                for watcher in self._watchers
-            ]
-            account.listeners = tuple(listener for _, listener in began if listener is not None)
+            metadata = context.invocation_metadata
+            began = [safely(watcher.begin, method, account, metadata) for watcher in watchers]
+            account.listeners = tuple([listener for listener in began if listener is not None])
             try:
-                if not method.client_streaming:
+                if one_request:
                     account.received(len(raw))
-                elif not method.server_streaming:  # in both directions messages go through the context
+                elif iterated:
                     raw = _Counted(raw, account)
                 response = await entry(raw, _Context(context, account))
                 if response is not None:
@@ -101,14 +106,16 @@ class Insight:
                 _note_end(account, context, error)
                 raise
             finally:
-                for watcher, listener in began:
-                    watcher.end(account, listener)
+                for watcher, listener in zip(watchers, began, strict=True):
+                    safely(watcher.end, account, listener)
 
         return watched
 
 
 class _Context:
     """grpc.aio's context, with messages and an abort noted; everything else is its own."""
+
+    __slots__ = ("_account", "_context")
 
     def __init__(self, context: Any, account: Account) -> None:
         self._context = context
@@ -153,8 +160,10 @@ def _note_end(account: Account, context: Any, error: BaseException) -> None:
     if isinstance(error, grpc.aio.AbortError):
         return  # noted with the abort
     if isinstance(error, asyncio.CancelledError):
-        # Nobody says why. An abort that came too late for the caller is no more than that either.
-        late = context.time_remaining() == 0
+        # Nobody says why. An abort that came too late for the caller is no more than that either. A caller
+        # whose deadline passes leaves some milliseconds before it passes here: its clock started earlier.
+        remaining = context.time_remaining()
+        late = remaining is not None and remaining < _EARLY_SECONDS
         account.code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
     else:
         account.code = grpc.StatusCode.UNKNOWN

@@ -6,6 +6,7 @@ has a whole one (:func:`shortened`).
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import threading
@@ -33,8 +34,19 @@ def configure(config: ServerConfig) -> None:
 
 
 def set_level(name: str) -> None:
-    """What is logged from now on. Only sets a number, so it may come at any time."""
-    logging.getLogger().setLevel(name.upper())
+    """What is logged from now on. It may come at any time."""
+    level = logging.getLevelNamesMapping()[name.upper()]
+    # A level is set under logging's lock. A collection in there could wait, in the finaliser of an object of
+    # grpc.aio, for a lock whose holder is about to log (grpc/grpc 43421 again).
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        logging.getLogger().setLevel(level)
+        # What grpc says to its own developers it says while it holds that lock.
+        logging.getLogger("grpc").setLevel(max(level, logging.INFO))
+    finally:
+        if collects:
+            gc.enable()
 
 
 def shortened(handle: str) -> str:

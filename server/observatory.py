@@ -20,10 +20,12 @@ from rondel.server.insight import Insight, Watcher
 from rondel.server.observer import DEAF, Observer
 from rondel.server.scheduler import Scheduler
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenants import Tenants
 
 if TYPE_CHECKING:
     from rondel.server.admin import AdminPort, Page
     from rondel.server.channelz import Channelz
+    from rondel.server.health_port import HealthPort
     from rondel.server.metrics import Metrics
     from rondel.server.tracing import Tracing
 
@@ -43,6 +45,7 @@ class Observatory:
         self,
         config: ServerConfig,
         services: Sequence[ServiceDescriptor],
+        tenants: Tenants,
         *,
         tracing: Tracing | None = None,
     ) -> None:
@@ -52,6 +55,7 @@ class Observatory:
         self.metrics: Metrics | None = None
         self._admin: AdminPort | None = None
         self._channelz: Channelz | None = None
+        self._health_port: HealthPort | None = None
         watchers: list[Watcher] = [] if self._tracing is None else [self._tracing]
         self._observer: Observer = DEAF
         if config.admin_port is not None:
@@ -59,7 +63,7 @@ class Observatory:
             from rondel.server.rpc_metrics import RpcMetrics
             from rondel.server.tally import Tally
 
-            self.metrics = Metrics(version=__version__, tier=kernels.TIER)
+            self.metrics = Metrics(version=__version__, tier=kernels.TIER, tenants=lambda: tenants.named)
             self._observer = self.metrics.worker("attention")
             watchers += [RpcMetrics(self.metrics.registry, services), Tally(self._observer)]
         self.insight = Insight([*watchers, self._calls])
@@ -75,6 +79,11 @@ class Observatory:
         """``host:port`` of channelz, the actual one."""
         return None if self._channelz is None else self._channelz.address
 
+    @property
+    def health_address(self) -> str | None:
+        """``host:port`` of the health port, the actual one."""
+        return None if self._health_port is None else self._health_port.address
+
     def observer(self, worker: str) -> Observer:
         """Who is told what a worker does."""
         if self.metrics is None:
@@ -82,7 +91,11 @@ class Observatory:
         return self._observer if worker == "attention" else self.metrics.worker(worker)
 
     async def open(self, streams: StreamRegistry, workers: Mapping[str, Scheduler], health: Health) -> None:
-        """Opens the admin ports. Raises InvalidSpec: one cannot be listened on."""
+        """Opens the ports beside the main one. Raises InvalidSpec: one cannot be listened on."""
+        if self._config.health_port is not None:
+            from rondel.server.health_port import HealthPort
+
+            self._health_port = await HealthPort.start(self._config.host, self._config.health_port, health)
         if self.metrics is not None and self._config.admin_port is not None:
             from prometheus_client import GCCollector, ProcessCollector, make_wsgi_app
 
@@ -110,7 +123,12 @@ class Observatory:
             from rondel.server.channelz import Channelz
 
             self._channelz = await Channelz.start(self._config.admin_host, self._config.channelz_port)
-        for what, address in (("admin", self.admin_address), ("channelz", self.channelz_address)):
+        ports = {
+            "health": self.health_address,
+            "admin": self.admin_address,
+            "channelz": self.channelz_address,
+        }
+        for what, address in ports.items():
             if address is not None:
                 log.info("%s port on %s", what, address)
 
@@ -129,6 +147,8 @@ class Observatory:
             await asyncio.to_thread(self._admin.close)
         if self._channelz is not None:
             await self._channelz.close()
+        if self._health_port is not None:
+            await self._health_port.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close, seconds)
 

@@ -39,7 +39,7 @@ class Settings:
         """All settings as a file that :func:`load` reads again; sources are comments. Secrets are only paths
         in a configuration, so there are none in it."""
         return "".join(
-            f"{name} = {_written(getattr(self.config, name))}  # {' '.join(self.sources[name].split())}\n"
+            f"{name} = {written(getattr(self.config, name))}  # {' '.join(self.sources[name].split())}\n"
             for name in NAMES
         )
 
@@ -77,6 +77,20 @@ def load(flags: Mapping[str, object], *, file: str | None, environment: Mapping[
             raise
         raise InvalidSpec(f"{error.message} ({source})", field=error.field) from error
     return Settings(config, sources)
+
+
+def written(value: object) -> str:
+    """The value of a setting in TOML."""
+    match value:
+        case None:
+            return '""'
+        case tuple():
+            return f"[{', '.join(written(each) for each in value)}]"
+        case str():
+            # JSON's escapes are TOML's, but for the one control character that JSON lets through.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case _:
+            return json.dumps(value)
 
 
 def _read(path: str) -> dict[str, object]:
@@ -158,17 +172,3 @@ def _expected(kinds: tuple[type, ...]) -> str:
         type(None): "empty",
     }
     return " or ".join(words[kind] for kind in kinds)
-
-
-def _written(value: object) -> str:
-    """A value in TOML."""
-    match value:
-        case None:
-            return '""'
-        case tuple():
-            return f"[{', '.join(_written(each) for each in value)}]"
-        case str():
-            # JSON's escapes are TOML's, but for the one control character that JSON lets through.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case _:
-            return json.dumps(value)

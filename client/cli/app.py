@@ -1,7 +1,7 @@
 """The commands joined, and how they end: errors as one line, exit codes as a shell expects them.
 
 0 = done, 1 = it failed, 2 = wrong usage (found before any work was done), 128 + n = ended by signal n.
-``load`` also has 3: its run says nothing.
+``load`` and ``health`` also have 3: the run says nothing, nobody answered.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rondel.client.cli.demo import demo
 from rondel.client.cli.doctor import doctor
 from rondel.client.cli.endless import endless
 from rondel.client.cli.generate import generate
+from rondel.client.cli.health import health
 from rondel.client.cli.load import load
 from rondel.client.cli.output import err, print_error
 from rondel.client.cli.serve import serve
@@ -84,6 +85,7 @@ app.command()(accuracy)
 app.command()(endless)
 app.command()(load)
 app.command()(doctor)
+app.command()(health)
 app.add_typer(model.app, name="model")
 app.add_typer(streams.app, name="streams")
 app.add_typer(arena.app, name="arena")

@@ -50,7 +50,7 @@ class ServerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
+                env=_environment(),
                 start_new_session=True,
             )
             try:
@@ -105,6 +105,12 @@ class ServerProcess:
                     raise ServerUnavailable(f"the server did not start: {self.last_words()}")
                 line += got
         return str(json.loads(line)["addresses"][0])
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without settings: those are for a server that somebody runs, not for one of our own."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("RONDEL_SERVE_")}
+    return {**ours, "PYTHONSAFEPATH": "1"}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rondel.client.cli.access import Access, with_access
 from rondel.client.cli.output import print_json
 from rondel.client.cli.signals import nothing_to_undo
 from rondel.client.cli.usage import WrongUsage, wrong_usage
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _LOAD, _WORK, _FAULTS, _VERDICT = "Load", "What streams do", "Faults", "Verdict"
 
 
+@with_access
 def load(
     target: Annotated[str, typer.Argument(help="host:port or unix:/path of the server.")],
     rate: Annotated[
@@ -59,6 +61,12 @@ def load(
     fork_fraction: Annotated[
         float, typer.Option(help="Share that forks, attends and closes the fork.", rich_help_panel=_WORK)
     ] = 0.0,
+    move_fraction: Annotated[
+        float, typer.Option(help="Share that exports, imports and goes on there.", rich_help_panel=_WORK)
+    ] = 0.0,
+    batch: Annotated[
+        int, typer.Option(help="Streams that step together, in one call.", rich_help_panel=_WORK)
+    ] = 1,
     stream_operations: Annotated[
         int | None,
         typer.Option(
@@ -98,13 +106,16 @@ def load(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the line of JSON only, without the table.")
     ] = False,
+    *,
+    access: Access,
 ) -> None:
     """Put a server under load, check its answers, and say whether it held.
 
-    An operation is a step of one stream through all its layers, or one of the others asked for. With --rate
-    they are sent on time whatever the server does, and latency counts from the time at which each was due: a
-    stall is seen by all who would have come meanwhile. A stream does one thing at a time, so there should be
-    more of them than rate times service time. Prints a table, then one line of JSON.
+    An operation is a step of one stream (with --batch, of so many at once) through all its layers, or one of
+    the others asked for. With --rate they are sent on time whatever the server does, and latency counts from
+    the time at which each was due: a stall is seen by all who would have come meanwhile. A stream does one
+    thing at a time, so there should be more of them than rate times service time. Prints a table, then one
+    line of JSON.
 
     Exit code 0 = good, 1 = wrong answers or an SLO missed, 2 = wrong usage, 3 = INVALID: the generator was
     too slow, its figures say nothing about the server.
@@ -118,6 +129,7 @@ def load(
     with wrong_usage():
         plan = Plan(
             target=target,
+            access=access,
             schedule=_schedule(rate, closed, poisson, seed),
             workload=Workload(
                 layers=layers,
@@ -130,6 +142,8 @@ def load(
                 attends=attend_fraction,
                 truncates=truncate_fraction,
                 forks=fork_fraction,
+                moves=move_fraction,
+                batch=batch,
                 operations=stream_operations,
                 seed=seed,
             ),

@@ -91,6 +91,6 @@ def _progress(plan: Plan, view: View) -> Table | Text:
         ("time", f"{view.elapsed:.1f} of {plan.duration:g} s"),
         ("operations", f"{progress.done} done, {progress.failed} failed, {progress.waiting} waiting"),
         ("latency", f"p50 {progress.p50:.2f} ms, p99 {progress.p99:.2f} ms"),
-        ("answers", f"{progress.wrong} wrong"),
+        ("answers", f"{progress.findings.checked} compared, {progress.findings.wrong} wrong"),
     ]
     return facts_table(f"rondel load {plan.target}", rows)

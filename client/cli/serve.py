@@ -77,7 +77,7 @@ def _stop_at_end_of_input() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _field_notes() -> dict[str, str]:
+def field_notes() -> dict[str, str]:
     """What ``ServerConfig`` says about its fields, in the strings that follow them."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(ServerConfig))).body
     notes: dict[str, str] = {}
@@ -93,7 +93,7 @@ def _field_notes() -> dict[str, str]:
 
 
 def _signature() -> inspect.Signature:
-    notes = _field_notes()
+    notes = field_notes()
     hints = get_type_hints(ServerConfig)
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     parameters = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final, Protocol
@@ -36,6 +36,17 @@ class Findings:
     unchecked: int = 0
     """Answers of streams that were not chosen, or not followed to their end for want of time or memory."""
     first_wrong: str | None = None
+
+    @classmethod
+    def joined(cls, parts: Iterable[Findings]) -> Findings:
+        """Those of several checkers."""
+        parts = list(parts)
+        return cls(
+            checked=sum(part.checked for part in parts),
+            wrong=sum(part.wrong for part in parts),
+            unchecked=sum(part.unchecked for part in parts),
+            first_wrong=next((part.first_wrong for part in parts if part.first_wrong is not None), None),
+        )
 
 
 class Life:

@@ -13,6 +13,7 @@ from multiprocessing.connection import wait
 from typing import Final
 
 from rondel.client.load import worker
+from rondel.client.load.check import Findings
 from rondel.client.load.job import Done, Failed, Job, Message, Opened, Progress, Ready
 from rondel.decoder.errors import from_reason
 
@@ -28,7 +29,8 @@ class Member:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.ready: Ready | None = None
-        self.progress = Progress(0, 0, 0, 0, 0.0, 0.0)
+        self.progress = Progress(0, 0, 0, Findings(), 0.0, 0.0)
+        self.started = False
         self.done: Done | None = None
         self.handles: list[str] = []
         """Streams that it has opened; told by victims only."""
@@ -51,8 +53,18 @@ class Member:
 
     def start(self, at: float) -> None:
         """Let it begin at a time of ``time.perf_counter``, which on Linux all processes share."""
-        with suppress(OSError):  # it has ended: that is read from the pipe
-            self._pipe.send(at)
+        self.started = True
+        self._tell(at)
+
+    def finish(self) -> None:
+        """Let it end its load now, and tell what it has measured."""
+        self.go_on()
+        self._tell(None)
+
+    @property
+    def findings(self) -> Findings:
+        """What was found right and wrong; of one that was killed, up to its last word."""
+        return self.progress.findings if self.done is None else self.done.findings
 
     def hear(self) -> None:
         """Take the next message. Raises what a worker says that it failed with."""
@@ -82,9 +94,11 @@ class Member:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once, in the middle of whatever it does."""
+        """End it at once, in the middle of whatever it does, and take its last words."""
         self._signal(signal.SIGKILL)
         self._process.join()
+        while not self.gone:
+            self.hear()
 
     def let_go(self) -> None:
         """Have it close its streams and end."""
@@ -98,6 +112,10 @@ class Member:
             self._process.kill()
             self._process.join()
         self._process.close()
+
+    def _tell(self, message: float | None) -> None:
+        with suppress(OSError):  # it has ended: that is read from the pipe
+            self._pipe.send(message)
 
     def _signal(self, number: int) -> None:
         pid = self._process.pid

@@ -29,7 +29,7 @@ class Faults:
     """Times that a client process stops dead, reading nothing, and goes on later."""
     stall_seconds: float = 1.0
     kills: int = 0
-    """Client processes that are killed in the middle of their calls."""
+    """Client processes that are killed in the middle of their calls, one after the other."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.cancels <= 1:

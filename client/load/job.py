@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rondel.client.access import AccessOptions
 from rondel.client.load.check import Findings
 from rondel.client.load.recorder import Tallies
 from rondel.client.load.schedule import Schedule
@@ -27,10 +28,11 @@ class Job:
     """Seconds for what is under way when the time is over."""
     timeout: float
     check: float
-    """Share of the lives of streams whose answers are compared."""
+    """Share of the streams' lives whose answers are compared."""
     cancels: float = 0.0
     reconnects: tuple[float, ...] = ()
     """Seconds from the start."""
+    access: AccessOptions = field(default_factory=AccessOptions, repr=False)
     victim: bool = False
     """Whether it is there to be stopped or killed; then it tells the handles of its streams."""
 
@@ -57,7 +59,7 @@ class Progress:
     done: int
     failed: int
     waiting: int
-    wrong: int
+    findings: Findings
     p50: float
     """Of the latency since the last time, in milliseconds."""
     p99: float

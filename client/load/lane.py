@@ -1,4 +1,4 @@
-"""One stream's queue: operations that were due wait here until the one before them has been answered."""
+"""A batch's queue: operations that were due wait here until the one before them has been answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rondel.client.load.schedule import Closed, Schedule
 
 
 class Lane:
-    """Arrivals of one stream, in order. ``run`` takes them; nothing else does."""
+    """Arrivals of one batch of streams, in order. ``run`` takes them; nothing else does."""
 
     def __init__(self, player: Player, recorder: Recorder) -> None:
         self.player = player
@@ -46,7 +46,7 @@ class Lane:
                 intended, noticed = self._arrivals[0]  # stays there until it is answered: see `unfinished`
                 self._sent = sent = time.perf_counter()
                 self._under_way = True
-                # Behind another operation of the stream it waits for the server. The rest is our doing.
+                # Behind another operation of the batch it waits for the server. The rest is our doing.
                 lag = max(noticed - intended, sent - max(intended, free))
                 outcome = await self.player.play()
                 free = time.perf_counter()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from rondel.client.access import AccessOptions
 from rondel.client.load.faults import Faults, spread
 from rondel.client.load.job import Job
 from rondel.client.load.schedule import Closed, Constant, Poisson, Schedule
@@ -14,7 +15,7 @@ from rondel.client.load.workload import Workload
 from rondel.decoder.errors import InvalidSpec
 
 MAX_PROCESSES: Final = 256
-VICTIM_STREAMS: Final = 4
+VICTIM_BATCHES: Final = 4
 _VICTIM_NUMBERS: Final = 1 << 40
 """Numbers of the victims' streams: none that others have."""
 
@@ -34,6 +35,7 @@ class Plan:
     """A run. Raises InvalidSpec."""
 
     target: str
+    access: AccessOptions = field(default_factory=AccessOptions, repr=False)
     schedule: Schedule
     workload: Workload = field(default_factory=Workload)
     streams: int = 16
@@ -66,10 +68,11 @@ class Plan:
                     f"concurrency must be at least the number of processes, {self.processes}, got {least}",
                     field="concurrency",
                 )
+        least *= self.workload.batch
         if not least <= self.streams <= 1 << 20:
             raise InvalidSpec(
-                f"streams must be from {least} (processes, and operations under way) to {1 << 20}, "
-                f"got {self.streams}",
+                f"streams must be from {least} (a batch for each process, and each operation under way) to "
+                f"{1 << 20}, got {self.streams}",
                 field="streams",
             )
         for name in ("duration", "timeout", "max_lag_ms"):
@@ -100,12 +103,14 @@ class Plan:
         ]
 
     def victim(self, number: int) -> Job:
-        """For a process that is there to be stopped or killed: a little load that is not measured."""
-        first = _VICTIM_NUMBERS + number * VICTIM_STREAMS
+        """For a process that is there to be stopped or killed: a little load whose times do not count."""
+        streams = VICTIM_BATCHES * self.workload.batch
+        first = _VICTIM_NUMBERS + number * streams
         return self._job(
             f"victim {number}",
-            Closed(concurrency=VICTIM_STREAMS),
-            tuple(range(first, first + VICTIM_STREAMS)),
+            Closed(concurrency=VICTIM_BATCHES),
+            tuple(range(first, first + streams)),
+            check=self.check,
             victim=True,
         )
 
@@ -142,6 +147,7 @@ class Plan:
         return Job(
             name=name,
             target=self.target,
+            access=self.access,
             schedule=schedule,
             streams=streams,
             workload=self.workload,

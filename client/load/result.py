@@ -67,9 +67,18 @@ class LoadResult:
 
     @classmethod
     def of(
-        cls, plan: Plan, ready: Ready, done: Sequence[Done], lost: Sequence[str], faults: Inflicted
+        cls,
+        plan: Plan,
+        ready: Ready,
+        done: Sequence[Done],
+        lost: Sequence[str],
+        faults: Inflicted,
+        victims: Sequence[Findings] = (),
     ) -> LoadResult:
-        """Join what the workers have measured. ``lost`` names those that did not come to their end."""
+        """Join what the workers have measured. ``lost`` names those that did not come to their end.
+
+        ``victims``: answers to processes that do not measure are right or wrong all the same.
+        """
         totals = Totals([part.tallies for part in done])
         busy = max((part.busy for part in done), default=0.0)
         faults.cancels = sum(part.cancelled for part in done)
@@ -91,7 +100,7 @@ class LoadResult:
             service=_summaries(totals.service),
             lag=totals.lag.summary(),
             busy=busy,
-            findings=_joined([part.findings for part in done]),
+            findings=Findings.joined([*(part.findings for part in done), *victims]),
             exact=ready.exact,
             faults=faults,
             invalid=_invalid(plan, totals, busy, lost),
@@ -136,15 +145,6 @@ class LoadResult:
 
 def _summaries(histograms: Mapping[str, Histogram]) -> dict[str, dict[str, float]]:
     return {name: histogram.summary() for name, histogram in histograms.items()}
-
-
-def _joined(parts: Sequence[Findings]) -> Findings:
-    return Findings(
-        checked=sum(part.checked for part in parts),
-        wrong=sum(part.wrong for part in parts),
-        unchecked=sum(part.unchecked for part in parts),
-        first_wrong=next((part.first_wrong for part in parts if part.first_wrong is not None), None),
-    )
 
 
 def _invalid(plan: Plan, totals: Totals, busy: float, lost: Sequence[str]) -> str | None:

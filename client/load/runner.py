@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from rondel.client.load.check import Findings
 from rondel.client.load.connection import Connection
 from rondel.client.load.crew import Member, hear_all
 from rondel.client.load.faults import spread
 from rondel.client.load.histogram import Histogram
-from rondel.client.load.job import Job, Progress
+from rondel.client.load.job import Progress
 from rondel.client.load.plan import Plan
 from rondel.client.load.result import Inflicted, LoadResult
 from rondel.decoder.errors import ServerInternal
@@ -56,19 +57,20 @@ class _Run:
     def __init__(self, plan: Plan, show: Callable[[View], None]) -> None:
         self._plan = plan
         self._show = show
-        self._all: list[Member] = []
         self._workers: list[Member] = []
-        self._to_stop: list[Member] = []
-        self._to_kill: list[Member] = []
+        self._victims: list[Member] = []
+        self._to_stop: Member | None = None
+        self._to_kill: Member | None = None
         self._inflicted = Inflicted()
         self._start = 0.0
 
     def begin(self) -> None:
         """Start all processes and wait until their streams are open."""
         faults = self._plan.faults
-        self._workers = [self._member(job) for job in self._plan.jobs()]
-        victims = [self._member(self._plan.victim(n)) for n in range(faults.kills + bool(faults.stalls))]
-        self._to_kill, self._to_stop = victims[: faults.kills], victims[faults.kills :]
+        for job in self._plan.jobs():
+            self._workers.append(Member(job))
+        self._to_stop = self._victim() if faults.stalls else None
+        self._to_kill = self._victim() if faults.kills else None
         deadline = time.perf_counter() + READY_SECONDS
         while missing := [member for member in self._all if member.ready is None]:
             hear_all(self._all, deadline)
@@ -94,21 +96,24 @@ class _Run:
                 due = next(planned, None)
                 continue
             turn = now + TURN_SECONDS
-            hear_all(self._all, turn if due is None else min(turn, due[0]))
-            self._show(View(time.perf_counter() - self._start, self._progress()))
+            self._hear(turn if due is None else min(turn, due[0]))
+        # Those that were not killed tell what they have found.
+        left = [member for member in self._victims if member.started]
+        for member in left:
+            member.finish()
+        while time.perf_counter() < deadline and any(m.done is None and not m.gone for m in left):
+            self._hear(deadline)
 
     def result(self) -> LoadResult:
         """What came of it. Closes the streams that killed processes have left."""
-        self._inflicted.left_open = asyncio.run(_close(self._plan, _handles(self._to_kill)))
+        killed = [member for member in self._victims if member.done is None]
+        handles = [handle for member in killed for handle in member.handles]
+        self._inflicted.left_open = asyncio.run(_close(self._plan, handles))
         ready = next(member.ready for member in self._workers if member.ready is not None)
         done = [member.done for member in self._workers if member.done is not None]
         lost = [member.job.name for member in self._workers if member.done is None]
-        return LoadResult.of(self._plan, ready, done, lost, self._inflicted)
-
-    def _member(self, job: Job) -> Member:
-        member = Member(job)
-        self._all.append(member)
-        return member
+        found = [member.findings for member in self._victims]
+        return LoadResult.of(self._plan, ready, done, lost, self._inflicted, found)
 
     def end(self) -> None:
         """End all processes, each closing its streams. Also in the middle of a run."""
@@ -117,21 +122,40 @@ class _Run:
         for member in self._all:
             member.close()
 
+    @property
+    def _all(self) -> list[Member]:
+        return self._workers + self._victims
+
+    def _victim(self) -> Member:
+        self._victims.append(Member(self._plan.victim(len(self._victims))))
+        return self._victims[-1]
+
+    def _hear(self, until: float) -> None:
+        hear_all(self._all, until)
+        for member in self._victims:  # one that has come for another starts when its streams are open
+            if member.ready is not None and not member.started:
+                member.start(time.perf_counter())
+        self._show(View(time.perf_counter() - self._start, self._progress()))
+
     def _faults(self) -> Iterator[tuple[float, Callable[[], None]]]:
         """What is done to the victims, and when."""
         faults, seconds = self._plan.faults, self._plan.duration
-        planned: list[tuple[float, Callable[[], None]]] = []
-        for when, member in zip(spread(faults.kills, seconds), self._to_kill, strict=True):
-            planned.append((self._start + when, partial(self._kill, member)))
-        for member in self._to_stop:
+        planned: list[tuple[float, Callable[[], None]]] = [
+            (self._start + when, partial(self._kill, number + 1 < faults.kills))
+            for number, when in enumerate(spread(faults.kills, seconds))
+        ]
+        if (member := self._to_stop) is not None:
             for when in spread(faults.stalls, seconds):
                 planned.append((self._start + when, partial(self._stop, member)))
                 planned.append((self._start + when + faults.stall_seconds, member.go_on))
         return iter(sorted(planned, key=lambda fault: fault[0]))
 
-    def _kill(self, member: Member) -> None:
-        member.kill()
-        self._inflicted.kills += 1
+    def _kill(self, another: bool) -> None:
+        """Kill the process that is there for it; ``another`` takes its place."""
+        if self._to_kill is not None:
+            self._to_kill.kill()
+            self._inflicted.kills += 1
+        self._to_kill = self._victim() if another else None
 
     def _stop(self, member: Member) -> None:
         member.stop()
@@ -143,21 +167,14 @@ class _Run:
             done=sum(part.done for part in parts),
             failed=sum(part.failed for part in parts),
             waiting=sum(part.waiting for part in parts),
-            wrong=sum(part.wrong for part in parts),
+            findings=Findings.joined(member.findings for member in self._all),
             p50=max(part.p50 for part in parts),
             p99=max(part.p99 for part in parts),
         )
 
 
-def _handles(members: Sequence[Member]) -> list[str]:
-    for member in members:
-        while not member.gone:  # what it said before its end
-            member.hear()
-    return [handle for member in members for handle in member.handles]
-
-
 async def _close(plan: Plan, handles: Sequence[str]) -> int:
     if not handles:
         return 0
-    async with Connection(plan.target, timeout=plan.timeout) as connection:
+    async with Connection(plan.target, timeout=plan.timeout, **plan.access) as connection:
         return sum([await connection.close_handle(handle) for handle in handles])

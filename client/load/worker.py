@@ -60,7 +60,7 @@ async def _work(job: Job, pipe: Pipe) -> Done:
             asyncio.get_running_loop().remove_reader(pipe.fileno())
 
     asyncio.get_running_loop().add_reader(pipe.fileno(), hear)
-    async with Connection(job.target, timeout=job.timeout) as connection:
+    async with Connection(job.target, timeout=job.timeout, **job.access) as connection:
         work = Work(job, connection, await connection.info(), pipe.send)
         try:
             starting = asyncio.create_task(told.get())
@@ -102,7 +102,9 @@ class Work:
             cancels=self._cancels,
             opened=lambda handle: send(Opened(handle)) if job.victim else None,
         )
-        self._players = [Player(index, company) for index in job.streams]
+        batch = job.workload.batch
+        parts = [job.streams[first : first + batch] for first in range(0, len(job.streams), batch)]
+        self._players = [Player(part, company) for part in parts]
         self._recorder = Recorder(0.0, 0.0)
         self._lanes: list[Lane] = []
         self._busy = 0.0
@@ -115,11 +117,13 @@ class Work:
     async def open(self) -> None:
         """Open all streams and store their first tokens, before the time counts. Raises what that raises."""
         turns = asyncio.Semaphore(OPENING)
+        # One that comes for another comes into the load, and perhaps when there is no room.
+        patience = self._job.timeout if self._job.victim else 0.0
 
         async def open_one(player: Player) -> None:
             async with turns:
                 if not self._open_no_more:
-                    await player.prepare()
+                    await player.prepare(patience)
 
         for error in await asyncio.gather(*map(open_one, self._players), return_exceptions=True):
             if error is not None:
@@ -195,8 +199,8 @@ class Work:
             statuses, (p50, p99) = self._recorder.statuses, self._recorder.recent()
             done = statuses[OK]
             waiting = sum(lane.waiting for lane in self._lanes)
-            wrong = self._checker.findings().wrong
-            self._send(Progress(done, statuses.total() - done, waiting, wrong, p50, p99))
+            findings = self._checker.findings()
+            self._send(Progress(done, statuses.total() - done, waiting, findings, p50, p99))
 
     def _checked(self, stream: int, life: int) -> bool:
         # Not the workload's own draw: what a stream does must not depend on whether it is looked at.

@@ -7,11 +7,15 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from rondel.client.load.arrays import Numbers
 from rondel.client.values import Array
 from rondel.decoder.errors import InvalidSpec
 from rondel.decoder.spec import StreamSpec
+
+_APART: Final = 1 << 16
+"""Between the names of arrays of two streams of a batch: more than one stream's step has."""
 
 
 class Kind(StrEnum):
@@ -23,6 +27,7 @@ class Kind(StrEnum):
     ATTEND = "attend"
     TRUNCATE = "truncate"
     FORK = "fork"
+    MOVE = "move"
     CLOSE = "close"
 
 
@@ -37,6 +42,9 @@ class Act(StrEnum):
     FORK = "fork"
     ATTEND_FORK = "attend_fork"
     CLOSE_FORK = "close_fork"
+    EXPORT = "export"
+    IMPORT = "import"
+    CLOSE_MOVED = "close_moved"
     CLOSE = "close"
 
 
@@ -70,6 +78,9 @@ class Operation:
 class Workload:
     """Streams that are all alike: opened, stepped through their layers, closed. Raises InvalidSpec."""
 
+    batch: int = 1
+    """Streams that go through life together: a step of all of them is one call per layer."""
+
     layers: int = 4
     query_heads: int = 8
     kv_heads: int = 2
@@ -85,18 +96,20 @@ class Workload:
     """Share of operations that take the tokens of a step back."""
     forks: float = 0.0
     """Share of operations that fork the stream, attend to the fork, and close it."""
+    moves: float = 0.0
+    """Share of operations that export the stream, import it, go on with that and close the first one."""
     operations: int | None = None
     """Operations in a stream's life, after which it is closed and another one opened; None = it stays."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        shares = (self.attends, self.truncates, self.forks)
+        shares = (self.attends, self.truncates, self.forks, self.moves)
         if not (all(0 <= share <= 1 for share in shares) and sum(shares) <= 1):
             raise InvalidSpec(
-                f"attends, truncates and forks must be shares from 0 to 1 of 1 in all, got {shares}",
+                f"attends, truncates, forks and moves must be shares from 0 to 1 of 1 in all, got {shares}",
                 field="attends",
             )
-        for name, low in (("tokens", 1), ("prompt", 0), ("operations", 1), ("seed", 0)):
+        for name, low in (("batch", 1), ("tokens", 1), ("prompt", 0), ("operations", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise InvalidSpec(f"{name} must be {low} or more, got {value}", field=name)
@@ -119,7 +132,8 @@ class Workload:
         return Numbers(self.seed, rows * self.head_dim)
 
     def life(self, stream: int, number: int) -> Iterator[Operation]:
-        """What a stream does in its ``number``-th life, from open to close."""
+        """What a stream does in its ``number``-th life, from open to close; of a batch, the first stream's is
+        that of all."""
         rng = random.Random(f"{self.seed}/{stream}/{number}")
         yield Operation(Kind.OPEN)
         if self.prompt:
@@ -127,10 +141,9 @@ class Workload:
         length = high = self.prompt
         for _ in itertools.count() if self.operations is None else range(self.operations):
             kind, name = self._drawn(rng), rng.getrandbits(48)
+            # There must be something to attend to; and the reserve is for taking one step back.
             if not length or (kind is Kind.TRUNCATE and (length <= self.tokens or length < high)):
-                kind = (
-                    Kind.STEP
-                )  # there is nothing to attend to, or it was taken back already: the reserve is used up
+                kind = Kind.STEP
             match kind:
                 case Kind.STEP:
                     length += self.tokens
@@ -143,22 +156,23 @@ class Workload:
                     yield Operation(kind, name, layer=rng.randrange(self.layers))
         yield Operation(Kind.CLOSE)
 
-    def moves(self, operation: Operation, numbers: Numbers) -> list[Move]:
-        """The calls of an operation."""
-        queries = (self.query_heads, self.head_dim)
+    def calls(self, operation: Operation, numbers: Numbers, member: int = 0) -> list[Move]:
+        """The calls of an operation on one stream of a batch."""
+        name, queries = operation.number + member * _APART, (self.query_heads, self.head_dim)
         match operation.kind:
             case Kind.STEP:
-                return [self._step(layer, operation, numbers) for layer in range(self.layers)]
+                return [self._step(layer, name, numbers) for layer in range(self.layers)]
             case Kind.APPEND:
                 shape = (self.layers, self.prompt, self.kv_heads, self.head_dim)
-                k, v = (numbers.cut(operation.number + n, shape) for n in range(2))
+                k, v = (numbers.cut(name + n, shape) for n in range(2))
                 return [Move(Act.APPEND, k=k, v=v)]
             case Kind.ATTEND:
-                q = numbers.cut(operation.number, (1, *queries))
-                return [Move(Act.ATTEND, operation.layer, q=q)]
+                return [Move(Act.ATTEND, operation.layer, q=numbers.cut(name, (1, *queries)))]
             case Kind.FORK:
-                q = numbers.cut(operation.number, (1, *queries))
+                q = numbers.cut(name, (1, *queries))
                 return [Move(Act.FORK), Move(Act.ATTEND_FORK, operation.layer, q=q), Move(Act.CLOSE_FORK)]
+            case Kind.MOVE:
+                return [Move(Act.EXPORT), Move(Act.IMPORT), Move(Act.CLOSE_MOVED)]
             case Kind.TRUNCATE:
                 return [Move(Act.TRUNCATE, length=operation.length)]
             case Kind.OPEN:
@@ -172,14 +186,15 @@ class Workload:
             (Kind.ATTEND, self.attends),
             (Kind.TRUNCATE, self.truncates),
             (Kind.FORK, self.forks),
+            (Kind.MOVE, self.moves),
         ):
             if drawn < share:
                 return kind
             drawn -= share
         return Kind.STEP
 
-    def _step(self, layer: int, operation: Operation, numbers: Numbers) -> Move:
-        name, pairs = operation.number + 3 * layer, (self.tokens, self.kv_heads, self.head_dim)
+    def _step(self, layer: int, name: int, numbers: Numbers) -> Move:
+        name, pairs = name + 3 * layer, (self.tokens, self.kv_heads, self.head_dim)
         return Move(
             Act.STEP,
             layer,

@@ -25,6 +25,8 @@ from rondel.decoder.cache.superblock import BLOCK_BYTES, CREATING, MAGIC, Superb
 from rondel.decoder.cache.words import Words
 from rondel.decoder.errors import ArenaFileBusy, ArenaFileError, CorruptArena
 
+_SECTOR: Final = 512
+"""What a file's blocks are counted in, whatever the disk's are."""
 _locked: Final[weakref.WeakSet[ArenaFile]] = weakref.WeakSet()
 
 
@@ -74,7 +76,8 @@ class ArenaFile(Memory):
 
     def _begun(self, units: int | None) -> Superblock:
         """The superblock; with a file of no content, one that is to be written."""
-        size = os.fstat(self._fd).st_size
+        state = os.fstat(self._fd)
+        size = state.st_size
         raw = os.pread(self._fd, BLOCK_BYTES, 0)
         self._new = units is not None and (size == 0 or raw[: len(CREATING)] == CREATING)
         if units is not None and self._new:
@@ -92,7 +95,20 @@ class ArenaFile(Memory):
             raise CorruptArena(
                 f"{self.path} must have {block.file_bytes} bytes, got {size}; it is left as it is"
             )
+        if units is not None and state.st_blocks * _SECTOR < size:
+            self._fill(size)
         return block
+
+    def _fill(self, size: int) -> None:
+        """Have a place on the disk for the holes of a file that was copied by something which leaves out
+        zeros. Nothing that it holds changes."""
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+        except OSError as error:
+            raise ArenaFileError(
+                f"{self.path} has holes, and there is no room to fill them: {error.strerror}; what it holds "
+                f"is left as it is"
+            ) from error
 
     def _mapped(self, size: int) -> mmap.mmap:
         # Opened once more: a mapping keeps a copy of its descriptor, and with it would keep the lock.

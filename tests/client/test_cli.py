@@ -38,6 +38,7 @@ COMMANDS = [
     "endless",
     "load",
     "doctor",
+    "health",
     "model",
     "model pull",
     "model list",
@@ -243,10 +244,20 @@ def test_serve_says_where_and_stops_when_its_input_ends(tmp_path: Path) -> None:
     with server(f"--unix-path={path}", "--max-streams=7") as running:
         host, _, port = running.address.rpartition(":")
         assert host == "127.0.0.1"
-        with AttentionClient(running.address) as client, AttentionClient(f"unix:{path}") as other:
+        with (
+            AttentionClient(running.address) as client,
+            AttentionClient(f"unix:{path}") as other,
+        ):
             assert client.info().max_streams == other.info().max_streams == 7
     with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=5):
         pass
+
+
+def test_a_server_of_our_own_takes_no_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RONDEL_SERVE_CONFIG", "/nowhere/rondel.toml")
+    monkeypatch.setenv("RONDEL_SERVE_MAX_STREAMS", "3")
+    with server() as running, AttentionClient(running.address) as client:
+        assert client.info().max_streams == ServerConfig().max_streams
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

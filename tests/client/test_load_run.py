@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from click.testing import Result
 from rich.console import Console
+from transports import flags, to
 from typer.testing import CliRunner
 
 from rondel.client import AttentionClient
 from rondel.client.cli import load_view
 from rondel.client.cli.app import app
 from rondel.client.cli.launch import server
+from rondel.client.load.check import Findings
 from rondel.client.load.faults import Faults
 from rondel.client.load.job import Progress
 from rondel.client.load.plan import Plan
@@ -34,11 +36,11 @@ LATE_MS = 60_000.0
 
 def plan(target: str, **changed: Any) -> Plan:
     fields = {"schedule": Constant(rate=100), "workload": SMALL, "streams": 4, "max_lag_ms": LATE_MS}
-    return Plan(**{"target": target, **fields, **changed})
+    return Plan(**{"target": target, "access": to(target), **fields, **changed})
 
 
 def open_streams(address: str) -> int:
-    with AttentionClient(address) as client:
+    with AttentionClient(address, **to(address)) as client:
         return client.info().streams
 
 
@@ -65,7 +67,7 @@ def once(after: float, act: Callable[[], object]) -> Callable[[View], None]:
 def test_a_stall_is_seen_by_all_who_would_have_come_meanwhile() -> None:
     """Coordinated omission: only two operations are under way while the server stands still for 2 s, but at
     100 per second 200 come due. All of them have waited; hardly any took long once it was sent."""
-    with server("--budget-bytes=16777216") as running:
+    with server("--budget-bytes=16777216", *flags()) as running:
         result = run_load(
             plan(running.address, streams=2, duration=2.5), once(0.2, lambda: stop_for(2.0, running.pid))
         )
@@ -112,7 +114,7 @@ def test_clients_that_are_stopped_and_killed_harm_nobody(address: str) -> None:
     result = run_load(plan(address, duration=0.8, faults=faults))
     assert (result.faults.kills, result.faults.stalls, result.faults.left_open) == (1, 1, 4)
     assert result.statuses == {"OK": 80}
-    assert result.findings.checked == 80
+    assert result.findings.checked > 80  # the answers to those two as well
     assert result.findings.wrong == 0
     assert open_streams(address) == before
 
@@ -141,8 +143,8 @@ def test_the_live_view_tells_how_it_goes(monkeypatch: pytest.MonkeyPatch) -> Non
     screen = io.StringIO()
     monkeypatch.setattr(load_view, "err", Console(file=screen, force_terminal=True, width=100))
     for view in (
-        View(-1.0, Progress(0, 0, 0, 0, 0.0, 0.0)),
-        View(2.5, Progress(200, 3, 7, 1, 1.25, 9.5)),
+        View(-1.0, Progress(0, 0, 0, Findings(), 0.0, 0.0)),
+        View(2.5, Progress(200, 3, 7, Findings(checked=190), 1.25, 9.5)),
     ):
         with load_view.live(plan("localhost:1", duration=9.0)) as tell:
             tell(view)

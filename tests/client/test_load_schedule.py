@@ -125,7 +125,7 @@ def test_every_life_can_be_lived(tokens: int, prompt: int, window: int, seed: in
     numbers = workload.numbers()
     with DecoderSession(workload.spec(), Arena(budget=8 << 20)) as session:
         for operation in workload.life(0, 0):
-            for move in workload.moves(operation, numbers):
+            for move in workload.calls(operation, numbers):
                 match operation.kind:
                     case Kind.STEP:
                         assert session.step(move.layer, move.q, move.k, move.v).shape == move.q.shape

@@ -4,13 +4,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from transports import channel_to, to
 
 from rondel.client import AttentionClient
+from rondel.client.load.check import Findings
 from rondel.client.load.connection import Connection
 from rondel.client.load.job import Done, Job, Message, Opened
 from rondel.client.load.recorder import DISTURBED, OK, UNFINISHED, Totals
@@ -28,11 +31,14 @@ ALL_OF_IT = Workload(
     window=30,
     tokens=2,
     prompt=40,
-    attends=0.2,
-    truncates=0.2,
-    forks=0.2,
+    attends=0.15,
+    truncates=0.15,
+    forks=0.15,
+    moves=0.15,
+    seed=2,
     operations=4,
 )
+TOGETHER = replace(ALL_OF_IT, batch=3, operations=10)
 STEPS = Workload(layers=2, query_heads=4, kv_heads=2, head_dim=16, window=30)
 SCHEDULES = [Constant(rate=100), Poisson(rate=100), Closed(concurrency=3)]
 
@@ -41,6 +47,7 @@ def job(target: str, schedule: Schedule, workload: Workload, **changed: Any) -> 
     fields: dict[str, Any] = {
         "name": "worker 0",
         "target": target,
+        "access": to(target),
         "schedule": schedule,
         "streams": tuple(range(6)),
         "workload": workload,
@@ -55,7 +62,7 @@ def job(target: str, schedule: Schedule, workload: Workload, **changed: Any) -> 
 
 async def done(job: Job, said: list[Message] | None = None) -> Done:
     """What a worker process does between its first and its last message."""
-    async with Connection(job.target, timeout=job.timeout) as connection:
+    async with Connection(job.target, timeout=job.timeout, **job.access) as connection:
         heard: list[Message] = [] if said is None else said
         work = Work(job, connection, await connection.info(), heard.append)
         try:
@@ -70,7 +77,7 @@ async def done(job: Job, said: list[Message] | None = None) -> Done:
 def nothing_left(address: str) -> Iterator[None]:
     """The server has no stream and has reserved nothing when the test is over."""
     yield
-    with AttentionClient(address) as client:
+    with AttentionClient(address, **to(address)) as client:
         info = client.info()
     assert (info.streams, info.reserved) == (0, 0)
 
@@ -101,11 +108,37 @@ async def test_cancelled_calls_leave_no_stream_behind_and_no_answer_wrong(addres
 @pytest.mark.usefixtures("nothing_left")
 async def test_broken_connections_leave_no_stream_behind_and_no_answer_wrong(proxy: Any) -> None:
     breaks = (0.1, 0.2, 0.3)
-    found = await done(job(proxy.address, Closed(concurrency=4), ALL_OF_IT, reconnects=breaks))
+    workload = replace(ALL_OF_IT, moves=0.0)  # an import has a connection of its own
+    found = await done(job(proxy.address, Closed(concurrency=4), workload, reconnects=breaks))
     assert found.reconnected == 3
     assert set(Totals([found.tallies]).statuses) == {OK}
     assert (found.findings.wrong, found.findings.unchecked) == (0, 0), found.findings.first_wrong
     assert len(proxy._open) == 2 * 4  # each break was one of the connection, not of the channel alone
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_batch_is_stepped_in_one_call_per_layer(address: str) -> None:
+    """Seven streams in batches of three: the last one has one. All are opened, and closed again."""
+    schedule, streams = Constant(rate=60), tuple(range(7))
+    async with between(address, Between, 0) as (target, handler):
+        found = await done(job(target, schedule, replace(STEPS, batch=3), streams=streams))
+    totals = Totals([found.tallies])
+    assert totals.statuses == {OK: 24}
+    assert handler.steps == 24 * 2
+    assert found.findings == Findings(checked=8 * 2 * 7)
+    assert totals.tokens == 8 * 7
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_batches_under_all_faults_are_answered_right(proxy: Any) -> None:
+    breaks = (0.1, 0.2, 0.3)
+    found = await done(
+        job(proxy.address, Closed(concurrency=2), TOGETHER, cancels=0.3, reconnects=breaks, duration=0.8)
+    )
+    assert found.cancelled > 0
+    assert set(Totals([found.tallies]).statuses) == {OK}
+    assert found.findings.checked > 0
+    assert (found.findings.wrong, found.findings.unchecked) == (0, 0), found.findings.first_wrong
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -121,7 +154,7 @@ async def test_a_victim_tells_its_handles(address: str) -> None:
     await done(job(address, Closed(concurrency=2), STEPS, victim=True), said)
     handles = {message.handle for message in said if isinstance(message, Opened)}
     assert len(handles) == 6
-    async with Connection(address, timeout=5) as connection:
+    async with Connection(address, timeout=5, **to(address)) as connection:
         stream = await connection.open(STEPS.spec())
         assert await connection.close_handle(stream.handle)
         assert not await connection.close_handle(handles.pop())
@@ -172,15 +205,15 @@ class Silent(Between):
 
 
 @asynccontextmanager
-async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterator[str]:
-    async with grpc.aio.insecure_channel(address) as channel:
+async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterator[tuple[str, Between]]:
+    async with channel_to(address) as channel:
         handler = kind(channel, chosen)
         server = grpc.aio.server()
         server.add_generic_rpc_handlers([handler])
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:
-            yield f"127.0.0.1:{port}"
+            yield f"127.0.0.1:{port}", handler
         finally:
             handler.asleep.set()
             await server.stop(1.0)
@@ -188,8 +221,8 @@ async def between(address: str, kind: type[Between], chosen: int) -> AsyncIterat
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_one_wrong_bit_in_one_answer_is_found(address: str) -> None:
-    async with between(address, Between, 25) as target:
-        found = await done(job(target, Constant(rate=100), STEPS))
+    async with between(address, Between, 25) as (target, _):
+        found = await done(job(target, Constant(rate=100), STEPS, access={}))
     assert found.findings.checked == 80
     assert found.findings.wrong == 1
     assert found.findings.first_wrong is not None
@@ -202,8 +235,8 @@ async def test_what_is_never_answered_counts_with_the_time_it_has_waited(
     address: str, schedule: Schedule
 ) -> None:
     """One stream's answer is kept from it: what was due on that stream is UNFINISHED, and slow."""
-    async with between(address, Silent, 12) as target:
-        found = await done(job(target, schedule, STEPS, drain=0.3))
+    async with between(address, Silent, 12) as (target, _):
+        found = await done(job(target, schedule, STEPS, access={}, drain=0.3))
     totals = Totals([found.tallies])
     assert totals.statuses[UNFINISHED] >= 1
     if isinstance(schedule, Constant):

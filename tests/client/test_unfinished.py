@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transports import to
 
-from rondel.client import AsyncAttentionClient, AttentionClient
+from rondel.client import AsyncAttentionClient, AttentionClient, calls, operations
 from rondel.client.calls import Call
+from rondel.client.limits import Limits
+from rondel.client.opened import Opened
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import DeadlineExpired, PositionConflict, RollbackTooDeep, SequenceGap
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
+from rondel.v1 import attention_pb2 as pb
 
 SPEC = StreamSpec.uniform(layers=3, query_heads=2, kv_heads=1, head_dim=8, window=64, sinks=2, reserve=8)
 
@@ -138,9 +142,9 @@ def test_steps_of_one_layer_end_what_was_unfinished(
 
 
 async def test_cancelled_opens_leave_no_stream(address: str) -> None:
-    with AttentionClient(address) as direct:
+    with AttentionClient(address, **to(address)) as direct:
         before = direct.info().streams
-        async with AsyncAttentionClient(address) as client:
+        async with AsyncAttentionClient(address, **to(address)) as client:
             await client.info()
             cut = 0
             for number in range(60):
@@ -156,3 +160,29 @@ async def test_cancelled_opens_leave_no_stream(address: str) -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(client.open(SPEC), 0.0001)
         assert direct.info().streams == before
+
+
+def test_an_open_that_nobody_heard_of_is_undone_by_one_at_a_time() -> None:
+    """Closed by one task, it would be opened anew by another, and stay if that one was cancelled then."""
+    opened, limits = Opened(), Limits(1 << 20)
+    limits.epoch = 7
+    lost = pb.OpenStreamRequest(request_id="lost")
+    opened.unanswered.append(lost)
+    one, other = (operations.open_stream(SPEC, limits, opened) for _ in range(2))
+    assert next(one).request == lost
+    assert next(other).request != lost
+    assert one.send(pb.OpenStreamResponse(handle="found", epoch=7)).method is calls.CLOSE
+    one.close()  # before that was answered
+    assert opened.unanswered == [lost]
+    other.close()
+    assert len(opened.unanswered) == 2
+
+
+def test_an_opened_stream_that_the_client_cannot_learn_the_limits_of_is_undone() -> None:
+    opened, limits = Opened(), Limits(1 << 20)
+    limits.epoch = 7
+    steps = operations.open_stream(SPEC, limits, opened)
+    request = next(steps).request
+    assert steps.send(pb.OpenStreamResponse(handle="new", epoch=8)).method is calls.INFO
+    steps.close()
+    assert opened.unanswered == [request]

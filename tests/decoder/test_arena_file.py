@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from deeds import tokens
 from families import SPECS
-from survivors import same
 
 from rondel.decoder.attach import attach
 from rondel.decoder.cache.arena import Arena
@@ -55,36 +54,6 @@ def content(path: Path) -> bytes:
     grown(arena, 500, 1, b"b")
     arena.close()
     return path.read_bytes()
-
-
-@pytest.fixture(scope="module")
-def expected() -> dict[str, DecoderSession]:
-    memory = Arena(64 << 20)
-    a = grown(memory, 300, 0, b"")
-    return {"a": a, "fork": a.fork(), "b": grown(memory, 500, 1, b"")}
-
-
-def opened(path: Path, expected: dict[str, DecoderSession]) -> tuple[set[str], list[str]]:
-    """Attach, compare what is there, use it: tags of the streams that are right, and reasons."""
-    arena = Arena(BUDGET, path=path)
-    found = attach(arena)
-    right = set()
-    for each in found:
-        if each.session is not None:
-            name = each.tag.decode()
-            assert same(each.session, expected[name]), name
-            right.add(name)
-    new = grown(arena, 130, 5, b"new") if arena.stats().reserved < 4 << 21 else None
-    rng = np.random.default_rng(9)
-    for each in found:
-        if each.session is not None:
-            each.session.append(0, *tokens(rng, each.session, 0, 3)[1:])
-        each.drop()
-    if new is not None:
-        assert new.length == 130
-        new.close()
-    arena.close()
-    return right, [each.reason for each in found if each.reason]
 
 
 def test_a_file_is_only_its_owners_and_has_all_its_bytes(path: Path) -> None:
@@ -180,56 +149,6 @@ def test_a_file_that_was_never_finished_is_begun_anew(path: Path, content: bytes
     path.write_bytes(b"\x89RNDLNEW" + content[8:5000])
     assert attach(Arena(BUDGET, path=path)) == []
     assert path.stat().st_size == UNITS_AT + BUDGET
-
-
-def places(content: bytes) -> Iterator[tuple[str, int]]:
-    """Where bytes matter, all of them or many: in the superblock, in used words, in records and in pages."""
-    held = np.frombuffer(content, np.uint8)
-    yield from (("superblock", at) for at in range(0, 56, 3))
-    yield from (("slab map", 4096 + at) for at in range(24))
-    yield from (("stream table", 8192 + at) for at in range(32))
-    records = [content.find(b"RNDLSTRM")]
-    while records[-1] >= 0:
-        records.append(content.find(b"RNDLSTRM", records[-1] + 1))
-    rng = np.random.default_rng(3)
-    for start in records[:-1]:
-        used = start + np.flatnonzero(held[start : start + 4096])
-        yield from (("record", int(at)) for at in rng.choice(used, 40, replace=False))
-    slabs = UNITS_AT + np.flatnonzero(held[UNITS_AT:])
-    yield from (("anywhere", int(at)) for at in rng.choice(slabs, 80, replace=False))
-
-
-def test_every_flipped_byte_is_found_or_does_no_harm(
-    path: Path, content: bytes, expected: dict[str, DecoderSession]
-) -> None:
-    """At most the streams that the byte belongs to are set aside; what is there is right."""
-    aside = {"slab map": 0, "stream table": 0, "record": 0, "anywhere": 0}
-    for where, at in places(content):
-        changed = bytearray(content)
-        changed[at] ^= 0xFF
-        path.write_bytes(changed)
-        if where == "superblock":
-            with pytest.raises((CorruptArena, UnsupportedArena)):
-                Arena(BUDGET, path=path)
-            continue
-        right, reasons = opened(path, expected)
-        assert "b" in right or right >= {"a", "fork"} or where == "slab map", (where, at)
-        assert len(right) + len(reasons) >= len(expected), (where, at, reasons)
-        aside[where] += len(reasons)
-    assert all(aside.values()), aside
-
-
-def test_overwritten_regions(path: Path, content: bytes, expected: dict[str, DecoderSession]) -> None:
-    rng = np.random.default_rng(4)
-    for fill in (0, None):
-        for at in [4096, 8192, *(UNITS_AT + 4096 * rng.integers(0, BUDGET >> 12, 25)).tolist()]:
-            changed = bytearray(content)
-            changed[at : at + 4096] = bytes(4096) if fill == 0 else rng.bytes(4096)
-            path.write_bytes(changed)
-            right, reasons = opened(path, expected)
-            if at != 8192:
-                assert len(right) + len(reasons) >= len(expected), (fill, at, reasons)
-            assert right or reasons
 
 
 def test_a_damaged_stream_is_set_aside_at_every_start_until_it_is_dropped(path: Path, content: bytes) -> None:

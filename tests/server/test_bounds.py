@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
+from protocomments import COMMENTS, METHODS, fields_within
 from rawclient import SPEC, Client, Failure, Tokens, item, refusal
 
 from rondel.decoder import options, rope, rope_scaling, snapshot
@@ -24,49 +24,11 @@ from rondel.v1 import generation_pb2 as gen
 from rondel.v1.specs import spec_to_message
 from rondel.v1.wire import to_tensor
 
-PROTOS = Path(__file__).parent.parent.parent / "proto" / "rondel" / "v1"
-SERVICES = (
-    pb.DESCRIPTOR.services_by_name["AttentionService"],
-    gen.DESCRIPTOR.services_by_name["GenerationService"],
-)
-
-
-def comments() -> dict[str, str]:
-    """The comment above every field and method, by full name."""
-    found: dict[str, str] = {}
-    for path in PROTOS.glob("*.proto"):
-        owner, words = "", []
-        for line in map(str.strip, path.read_text().splitlines()):
-            if line.startswith("//"):
-                words.append(line.removeprefix("//").strip())
-                continue
-            if opened := re.match(r"(?:message|service|enum) (\w+) \{", line):
-                owner = opened[1]
-                found[f"rondel.v1.{owner}"] = " ".join(words)
-            elif named := re.match(r"(?:rpc (\w+)\(|(?:[\w. ]+ )?(\w+) = \d+;)", line):
-                found[f"rondel.v1.{owner}.{named[1] or named[2]}"] = " ".join(words)
-            words = []
-    return found
-
-
-COMMENTS = comments()
-
-
-def request_fields() -> Iterator[FieldDescriptor]:
-    """Every field that a request can hold, nested ones too."""
-    waiting: list[Descriptor] = [method.input_type for service in SERVICES for method in service.methods]
-    seen: set[str] = set()
-    while waiting:
-        message = waiting.pop()
-        if message.full_name not in seen:
-            seen.add(message.full_name)
-            yield from message.fields
-            waiting += [field.message_type for field in message.fields if field.message_type is not None]
-
 
 def test_every_text_and_list_of_a_request_is_bounded() -> None:
     sized = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
-    names = {field.full_name for field in request_fields() if field.is_repeated or field.type in sized}
+    requests = fields_within(*(method.input_type for method in METHODS.values()))
+    names = {field.full_name for field in requests if field.is_repeated or field.type in sized}
     assert names == set(bounds.FIELDS)
 
 

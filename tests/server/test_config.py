@@ -44,6 +44,8 @@ def test_a_server_listens_somewhere() -> None:
         ("unix_path", ""),
         ("unix_path", "/" + "x" * 200),
         ("budget_bytes", 0),
+        ("overcommit", 0.5),
+        ("overcommit", float("nan")),
         ("max_message_bytes", 1),
         ("max_message_bytes", 1 << 31),
         ("max_streams", 0),
@@ -54,6 +56,8 @@ def test_a_server_listens_somewhere() -> None:
         ("idle_lease_seconds", -1.0),
         ("idle_lease_seconds", float("nan")),
         ("drain_seconds", float("inf")),
+        ("max_queue_seconds", -1),
+        ("stuck_seconds", float("nan")),
     ],
 )
 def test_impossible_settings_are_refused(field: str, value: object) -> None:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from rawclient import SPEC, Client, Failure, Tokens, everything_given_back, item
 from snapshots import exported, imported, ref, snapshot_of
+from transports import tenant
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
+from rondel.server.transfers import MOST_SENT
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.wire import to_tensor
 
@@ -59,7 +61,7 @@ async def rest(call: Any) -> bytes:
 
 async def unlocked(client: Client, server: Server, stream: pb.StreamRef) -> None:
     """Returns when no export of the stream is at work."""
-    while server.streams.of("").get(stream.handle, 0).exports:
+    while server.streams.of(tenant()).get(stream.handle, 0).exports:
         await client.get(stream)
 
 
@@ -133,7 +135,7 @@ async def test_a_stream_is_changed_while_it_is_exported(client: Client, server: 
     """The export is the stream as it was; the stream is as if nobody had exported it."""
     stream, source = await filled(client, LARGE, 4000), Tokens(np.random.default_rng(1), LARGE)
     before, memory = snapshot_of(server, stream), server.arena.stats()
-    call = await begun(client, stream, 1 << 20)
+    call = await begun(client, stream, MOST_SENT)
     k, v = source.kv(3)
     await client.append(stream, 4000, k, v)
     await client.attention.TruncateStream(pb.TruncateStreamRequest(stream=stream, length=3000))
@@ -141,7 +143,7 @@ async def test_a_stream_is_changed_while_it_is_exported(client: Client, server: 
     sealing = pb.SealStreamRequest(stream=stream, generation=1)
     assert (await client.attention.SealStream(sealing)).committed_length == 3003
     assert server.arena.stats().shared > 0
-    assert before[: 1 << 20] + await rest(call) == before
+    assert before[:MOST_SENT] + await rest(call) == before
     await unlocked(client, server, stream)
     assert (server.arena.stats().resident, server.arena.stats().shared) == (memory.resident, 0)
     twin = DecoderSession(LARGE, Arena(budget=64 << 20))
@@ -184,7 +186,7 @@ class TestNoRoom:
         assert (await client.attend(stream, 0, q)).shape == (1, 2, 256)
         assert (await client.get(stream)).committed_length == 4000
         assert await exported(client, stream) == before
-        assert server.streams.of("").get(stream.handle, 0).exports == 1
+        assert server.streams.of(tenant()).get(stream.handle, 0).exports == 1
         call.cancel()
         await unlocked(client, server, stream)
         assert (await client.append(stream, 4000, *stacks)).committed_length == 4001
@@ -249,7 +251,7 @@ class TestStall:
     async def test_an_export_that_nobody_reads_is_ended(self, client: Client, server: Server) -> None:
         stream = await filled(client, LARGE, 4000)
         call = await begun(client, stream, 65536)
-        assert server.streams.of("").get(stream.handle, 0).exports == 1
+        assert server.streams.of(tenant()).get(stream.handle, 0).exports == 1
         await unlocked(client, server, stream)
         failed = await failure(rest(call))
         assert (failed.code, failed.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXPIRED")
@@ -265,7 +267,7 @@ async def test_others_are_served_while_a_stream_is_exported(
     for position in range(20):
         (result,) = await client.step(0, item(other, position, q, k, v))
         assert result.status.code == 0
-    assert server.streams.of("").get(stream.handle, 0).exports == 1
+    assert server.streams.of(tenant()).get(stream.handle, 0).exports == 1
     call.cancel()
 
 

@@ -1,6 +1,7 @@
 from google.rpc import status_pb2 as _status_pb2
 from rondel.v1 import options_pb2 as _options_pb2
 from rondel.v1 import spec_pb2 as _spec_pb2
+from rondel.v1 import tenant_pb2 as _tenant_pb2
 from rondel.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -451,7 +452,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "tier", "epoch", "limits", "memory", "streams", "threads", "start_id", "projections")
+    __slots__ = ("version", "tier", "epoch", "limits", "memory", "streams", "threads", "start_id", "projections", "tenant")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -461,6 +462,7 @@ class GetServerInfoResponse(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     START_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     version: str
     tier: str
     epoch: int
@@ -470,10 +472,11 @@ class GetServerInfoResponse(_message.Message):
     threads: int
     start_id: int
     projections: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ..., start_id: _Optional[int] = ..., projections: _Optional[_Iterable[str]] = ...) -> None: ...
+    tenant: _tenant_pb2.TenantInfo
+    def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ..., start_id: _Optional[int] = ..., projections: _Optional[_Iterable[str]] = ..., tenant: _Optional[_Union[_tenant_pb2.TenantInfo, _Mapping]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms", "stall_timeout_ms", "decode_window_bytes")
+    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms", "stall_timeout_ms", "decode_window_bytes", "max_queue_ms")
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STREAMS_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -481,6 +484,7 @@ class ServerLimits(_message.Message):
     IDLE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     STALL_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     DECODE_WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     max_message_bytes: int
     max_streams: int
     max_queue_bytes: int
@@ -488,16 +492,19 @@ class ServerLimits(_message.Message):
     idle_lease_ms: int
     stall_timeout_ms: int
     decode_window_bytes: int
-    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ..., decode_window_bytes: _Optional[int] = ...) -> None: ...
+    max_queue_ms: int
+    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ..., decode_window_bytes: _Optional[int] = ..., max_queue_ms: _Optional[int] = ...) -> None: ...
 
 class MemoryInfo(_message.Message):
-    __slots__ = ("budget", "reserved", "resident", "shared")
+    __slots__ = ("budget", "reserved", "resident", "shared", "overcommit")
     BUDGET_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    OVERCOMMIT_FIELD_NUMBER: _ClassVar[int]
     budget: int
     reserved: int
     resident: int
     shared: int
-    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ..., shared: _Optional[int] = ...) -> None: ...
+    overcommit: float
+    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ..., shared: _Optional[int] = ..., overcommit: _Optional[float] = ...) -> None: ...

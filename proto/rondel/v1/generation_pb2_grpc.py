@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class GenerationServiceStub:
-    """Text from a language model that the server runs, with its attention on streams of the same server.
+    """Text from a language model that the server runs, with its attention on streams of the same server. Errors are as
+    those of AttentionService; every call may fail with INVALID_REQUEST (a message that is none, or a ListModels request
+    above 4 KiB), OVERLOADED, DRAINING or DEADLINE_EXPIRED.
     """
 
     def __init__(self, channel):
@@ -48,7 +50,9 @@ class GenerationServiceStub:
 
 
 class GenerationServiceServicer:
-    """Text from a language model that the server runs, with its attention on streams of the same server.
+    """Text from a language model that the server runs, with its attention on streams of the same server. Errors are as
+    those of AttentionService; every call may fail with INVALID_REQUEST (a message that is none, or a ListModels request
+    above 4 KiB), OVERLOADED, DRAINING or DEADLINE_EXPIRED.
     """
 
     def Generate(self, request, context):
@@ -94,7 +98,9 @@ def add_GenerationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GenerationService:
-    """Text from a language model that the server runs, with its attention on streams of the same server.
+    """Text from a language model that the server runs, with its attention on streams of the same server. Errors are as
+    those of AttentionService; every call may fail with INVALID_REQUEST (a message that is none, or a ListModels request
+    above 4 KiB), OVERLOADED, DRAINING or DEADLINE_EXPIRED.
     """
 
     @staticmethod

@@ -27,7 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class GenerationServiceStub:
-    """Text from a language model that the server runs, with its attention on streams of the same server."""
+    """Text from a language model that the server runs, with its attention on streams of the same server. Errors are as
+    those of AttentionService; every call may fail with INVALID_REQUEST (a message that is none, or a ListModels request
+    above 4 KiB), OVERLOADED, DRAINING or DEADLINE_EXPIRED.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -48,7 +51,10 @@ class GenerationServiceStub:
 
 @_typing.type_check_only
 class GenerationServiceAsyncStub(GenerationServiceStub):
-    """Text from a language model that the server runs, with its attention on streams of the same server."""
+    """Text from a language model that the server runs, with its attention on streams of the same server. Errors are as
+    those of AttentionService; every call may fail with INVALID_REQUEST (a message that is none, or a ListModels request
+    above 4 KiB), OVERLOADED, DRAINING or DEADLINE_EXPIRED.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]  # type: ignore[assignment]
@@ -65,7 +71,10 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     """Lists the models that Generate knows. An empty list when the server has none."""
 
 class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Text from a language model that the server runs, with its attention on streams of the same server."""
+    """Text from a language model that the server runs, with its attention on streams of the same server. Errors are as
+    those of AttentionService; every call may fail with INVALID_REQUEST (a message that is none, or a ListModels request
+    above 4 KiB), OVERLOADED, DRAINING or DEADLINE_EXPIRED.
+    """
 
     @_abc_1.abstractmethod
     def Generate(
