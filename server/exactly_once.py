@@ -208,11 +208,12 @@ def truncate(entry: Entry, *, generation: int, length: int, request_id: str) -> 
 
 def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
     """Takes a stream over, unless the same request has done so: only its committed tokens stay.
-    ``generation``: the one that it must be in; None = any.
+    ``generation``: the one that it must be in, but for starts of the server; None = any.
 
     Raises:
         InvalidRequest: the request_id was used for another request.
-        StaleGeneration: the stream is in another generation.
+        StaleGeneration: the stream is in another generation, and since the server's start somebody has done
+            that.
     """
     session, earlier = entry.session, entry.attached
     if request_id and earlier is not None and earlier.request_id == request_id:
@@ -224,7 +225,8 @@ def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
             )
         check_generation(session, earlier.new_generation)
         return
-    if generation is not None:
+    untouched = entry.found == session.generation
+    if generation is not None and not (untouched and generation < session.generation):
         check_generation(session, generation)
     if not session.sealed:  # its layers are level, and nobody can have left anything half done
         session.truncate(session.length)

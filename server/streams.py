@@ -83,6 +83,7 @@ class StreamRegistry:
         streams = self.of(tag.tenant)
         session.charge(streams.tenant.account)
         entry = streams.add(session, tag)
+        entry.found = session.generation
         if isinstance(tag.origin, Origin) and tag.origin.handle and tag.origin.prefix_name:
             streams.keep(entry, tag.origin.prefix_name)
         return entry

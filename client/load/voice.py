@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from rondel.client.aio import AsyncStream
+from rondel.client.aio_stream import AsyncStream
 from rondel.client.load.check import Life
 from rondel.client.load.connection import Connection
 from rondel.client.load.workload import Act, Move

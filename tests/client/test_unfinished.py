@@ -33,7 +33,7 @@ def stack(rng: np.random.Generator, tokens: int) -> tuple[Any, Any, Any]:
 def failing(stream: Any, number: int, *, sent: bool) -> Iterator[None]:
     """The ``number``-th call from now on fails; ``sent``: the server has carried it out."""
     channel, left = stream._channel, number
-    send = channel._send
+    send = channel.send
 
     def fail(call: Call) -> Any:
         nonlocal left
@@ -51,11 +51,11 @@ def failing(stream: Any, number: int, *, sent: bool) -> Iterator[None]:
             raise DeadlineExpired("no answer in time")
         return reply
 
-    channel._send = fail_later if inspect.iscoroutinefunction(send) else fail
+    channel.send = fail_later if inspect.iscoroutinefunction(send) else fail
     try:
         yield
     finally:
-        channel._send = send
+        channel.send = send
 
 
 @pytest.mark.parametrize("sent", [False, True])
