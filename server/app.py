@@ -64,7 +64,7 @@ class Server:
     def __init__(self, config: ServerConfig, *, tracing: Tracing | None = None) -> None:
         self.config = config
         self.security = Security(config)
-        self.observatory = Observatory(config, DESCRIPTORS, tracing=tracing)
+        self.observatory = Observatory(config, DESCRIPTORS, self.security.tenants, tracing=tracing)
         self.arena = Arena(budget=config.budget_bytes, path=config.arena_file, overcommit=config.overcommit)
         self.streams = StreamRegistry(
             self.arena,

@@ -89,9 +89,9 @@ class StreamRegistry:
         oldest = self.clock() - self.lease_seconds
         return sum(streams.expire(oldest) for streams in self._streams.values())
 
-    def entries(self) -> list[tuple[str, Entry]]:
-        """All streams, each with its tenant."""
-        return [(name, entry) for name, streams in self._streams.items() for entry in streams]
+    def usages(self) -> dict[str, Usage]:
+        """What every tenant has that has been here."""
+        return {name: self.usage(name) for name in self._streams}
 
     def leave_all(self) -> None:
         """Ends with every stream; what is in a file stays there, for the next start."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,6 +78,11 @@ class Tenants:
             found.apply(self._quotas.get(name, NO_QUOTA))
             found = self._tenants.setdefault(name, found)
         return found
+
+    @property
+    def named(self) -> Collection[str]:
+        """Those that the configuration names."""
+        return self._quotas.keys()
 
     def apply(self, quotas: Mapping[str, Quota]) -> None:
         """Have other quotas from now on; a tenant that is not named has none."""

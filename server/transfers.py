@@ -37,8 +37,8 @@ _EXPORT, _IMPORT = Load("export"), Load("import")
 LEAST_PIECE: Final = 256
 """Least that a caller may ask for in a reply: smaller ones would cost more than they carry."""
 MOST_SENT: Final = 128 << 10
-"""Most that a reply carries. Of a reader who stalls some copies of one stay in the server's memory: with 1
-MiB in each that was 6 MiB, most of which the C library kept afterwards. Now it is below 0.5; exports are as
+"""Most that a reply carries. Copies of one stay in the server's memory while its reader stalls: with 1 MiB in
+each that was 6 MiB, most of which the C library kept afterwards. Now it is below 0.5, and exports are as
 fast."""
 
 

@@ -16,6 +16,8 @@ PAGES = [
     "src/README.md",
     "docs/LOG.md",
     "docs/attention.md",
+    "docs/interoperability.md",
+    "deploy/README.md",
     "docs/operations.md",
     "docs/streams.md",
 ]

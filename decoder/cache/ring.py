@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -70,10 +71,9 @@ class GroupRings:
             self._place(layer, column) for column in self.layout.columns(start, stop) if table[column] >= 0
         ]
 
-    def rewritten(self, layer: int, claimed: int, end: int) -> list[Place]:
-        """Where those pages of a layer are named that lose an old lap when it, having claimed ``claimed``,
-        claims ``end``. One that is not taken yet has none."""
-        table, pages = self.table(layer), self.layout.rewritten(claimed, end)
+    def taken(self, layer: int, pages: Sequence[int]) -> list[Place]:
+        """Where those of a layer's ring pages are named that are taken."""
+        table = self.table(layer)
         return [self._place(layer, 1 + page) for page in pages if table[1 + page] >= 0]
 
     def _place(self, layer: int, column: int) -> Place:

@@ -30,6 +30,8 @@ class SavedUndo(Undo):
         BudgetExceeded: the arena has no room for the copies; nothing changed.
     """
 
+    _saves = True
+
     def __init__(
         self,
         extent: StreamExtent,

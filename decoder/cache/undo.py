@@ -41,6 +41,9 @@ class Undo:
         MemoryError: no room for the copies; nothing changed.
     """
 
+    _saves = False
+    """Whether there is something to keep where no page is rewritten."""
+
     def __init__(
         self,
         extent: StreamExtent,
@@ -54,13 +57,12 @@ class Undo:
         self._pages = pages
         self._marks = extent.marks()
         self._columns = [ring.columns for ring in rings]
-        self._kept = self._keep(
-            [
-                place
-                for ring, layer in writes
-                for place in ring.rewritten(layer, extent.claimed(layer), extent.held(layer) + tokens)
-            ]
-        )
+        places: list[Place] = []
+        for ring, layer in writes:
+            rewritten = ring.layout.rewritten(extent.claimed(layer), extent.held(layer) + tokens)
+            if rewritten:  # on every step's path: mostly there are none
+                places += ring.taken(layer, rewritten)
+        self._kept = self._keep(places) if places or self._saves else []
 
     def _keep(self, places: Sequence[Place]) -> list[Kept]:
         held = [self._pages.contents(place.page_bytes, place.offset) for place in places]

@@ -39,7 +39,11 @@ def moments_of(call: Callable[[], object]) -> list[Moment]:
 def some_of(found: list[Moment], ends: int, between: int) -> set[Moment]:
     """The first and the last ``ends``, and ``between`` of the others."""
     middle = found[ends:-ends] if ends else found
-    return {*found[:ends], *found[len(found) - ends :], *middle[:: -(-len(middle) // between)]}
+    return {
+        *found[:ends],
+        *found[max(0, len(found) - ends) :],
+        *middle[:: max(1, -(-len(middle) // between))],
+    }
 
 
 def copies_at(wanted: set[Moment], path: Path, to: Path, call: Callable[[], object]) -> list[Path]:
@@ -57,9 +61,11 @@ def copies_at(wanted: set[Moment], path: Path, to: Path, call: Callable[[], obje
     return made
 
 
-def survivors_of(copy: Path, budget: int) -> tuple[Arena, dict[str, DecoderSession]]:
+def survivors_of(
+    copy: Path, budget: int, *, overcommit: float = 1.0
+) -> tuple[Arena, dict[str, DecoderSession]]:
     """What is in a file, all of it sound."""
-    arena = Arena(budget, path=copy)
+    arena = Arena(budget, path=copy, overcommit=overcommit)
     sessions = {}
     for each in attach(arena):
         assert each.session is not None, (copy.name, each.reason)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from families import Twin, grouped, numbers_of
+from moments import copies_at, moments_of, some_of, survivors_of
 from numpy.typing import NDArray
 from survivors import same
 
 from rondel.decoder.attach import attach
 from rondel.decoder.batch import Step, StepResult, run_steps
-from rondel.decoder.cache.arena import UNIT, Arena, ArenaStats
+from rondel.decoder.cache.arena import UNIT, Arena, ArenaStats, Reservation
 from rondel.decoder.errors import BudgetExceeded, InvalidSpec, QuotaExceeded
 from rondel.decoder.kernels import TIER
 from rondel.decoder.session import DecoderSession
@@ -191,6 +193,58 @@ def test_memory_goes_back_when_pages_do_though_they_stay_promised() -> None:
     for each in others:
         each.session.close()
     assert [len(pool.slabs) for pool in arena._pools.values()] == slabs
+
+
+@pytest.mark.parametrize("act", ["grow", "refused", "copy", "close"])
+def test_killed_while_slabs_come_and_go(act: str, tmp_path: Path) -> None:
+    """Claims are made when pages are taken: between any two stores the file has what was acknowledged."""
+
+    def begun(path: Path) -> Callable[[], object]:
+        arena = Arena(BUDGET + UNIT, path=path, overcommit=3.0)
+        sessions = [DecoderSession(SPECS["endless"], arena, tag=tag) for tag in (b"one", b"two")]
+        for session, one in zip(sessions, alone, strict=True):
+            one_k, one_v = stacked(one, 384)[1:]
+            session.append_all(one_k, one_v)
+            one.session.append_all(one_k, one_v)
+        if act == "copy":
+            sessions[0].fork(tag=b"fork")
+        if act == "refused":
+            page = sessions[0]._rings[0].page_bytes(1)
+            fillers.append(arena.reserve({page: 14}))
+            for _ in range(14):
+                fillers[-1].take(page)
+        k, v = more
+        return {
+            "close": sessions[0].close,
+            "refused": lambda: refused(sessions[0]),
+        }.get(act, lambda: sessions[0].append_all(k, v))
+
+    def refused(session: DecoderSession) -> None:
+        with pytest.raises(BudgetExceeded):
+            session.append_all(*(np.repeat(array, 50, axis=1) for array in more))
+
+    fillers: list[Reservation] = []
+    more = stacked(twin(Arena(64 << 20), seed=5), 5)[1:]
+    alone = [twin(Arena(64 << 20), seed=seed) for seed in (1, 2)]
+    found = moments_of(begun(tmp_path / "counted"))
+    alone = [twin(Arena(64 << 20), seed=seed) for seed in (1, 2)]
+    copies = copies_at(some_of(found, 4, 8), tmp_path / "arena", tmp_path, begun(tmp_path / "arena"))
+    before = numbers_of(alone[0].session)
+    grown = alone[0].session.fork()
+    grown.append_all(*more)
+    for copy in copies:
+        arena, there = survivors_of(copy, BUDGET + UNIT, overcommit=3.0)
+        assert same(there["two"], alone[1].session)
+        if "one" in there:
+            done = there["one"].length == 389
+            assert same(there["one"], grown if done else alone[0].session)
+        else:
+            assert act == "close"
+        for session in there.values():
+            session.close()
+        assert arena.stats() == ArenaStats(BUDGET + UNIT, 0, 0, 0, 3.0)
+        arena.close()
+    assert numbers_of(alone[0].session) == before
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0])

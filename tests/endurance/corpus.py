@@ -30,6 +30,7 @@ def valid(method: str, sort: Sort, stream: pb.StreamRef, rng: random.Random) -> 
         "Step": _step,
         "ForkStream": _fork,
         "TruncateStream": _truncate,
+        "AttachStream": _attach,
         "SealStream": lambda *_: pb.SealStreamRequest(stream=stream),
         "GetStream": lambda *_: pb.GetStreamRequest(stream=stream, quality=rng.random() < 0.5),
         "CloseStream": lambda *_: pb.CloseStreamRequest(stream=stream, request_id=_name(rng)),
@@ -42,6 +43,8 @@ def valid(method: str, sort: Sort, stream: pb.StreamRef, rng: random.Random) -> 
     }
     if method == "ImportStream":
         return _import(sort, rng)
+    if method == "Decode":
+        return _decode(sort, stream, rng)
     return [makers[method](sort, stream, rng)]
 
 
@@ -140,6 +143,54 @@ def _truncate(sort: Sort, stream: pb.StreamRef, rng: random.Random) -> pb.Trunca
     return pb.TruncateStreamRequest(
         stream=stream, length=sort.tokens - rng.randrange(5), request_id=_name(rng)
     )
+
+
+def _attach(sort: Sort, stream: pb.StreamRef, rng: random.Random) -> pb.AttachStreamRequest:
+    request = pb.AttachStreamRequest(stream=stream, request_id=_name(rng))
+    if rng.random() < 0.3:
+        request.generation = 0
+    return request
+
+
+def _decode(sort: Sort, stream: pb.StreamRef, rng: random.Random) -> list[Message]:
+    """Attach to the stream, open another, and a few operations on the two, in one message or in several."""
+    nobody = pb.StreamRef()
+    operations = [
+        pb.DecodeOperation(stream_ref=1, attach=_attach(sort, stream, rng)),
+        pb.DecodeOperation(stream_ref=2, open=_open(sort, nobody, rng)),
+    ]
+    for kind in rng.choices(("step", "append", "attend", "truncate", "seal", "close", "release"), k=4):
+        operation = pb.DecodeOperation(stream_ref=rng.choice((1, 1, 2)))
+        match kind:
+            case "step":
+                operation.step.CopyFrom(_step(sort, nobody, rng))
+                for item in operation.step.items:
+                    item.ClearField("stream")
+                    item.stream_ref, item.generation = operation.stream_ref, 1
+                operation.stream_ref = 0
+            case "append":
+                operation.append.CopyFrom(_append(sort, nobody, rng))
+            case "attend":
+                operation.attend.CopyFrom(_attend(sort, nobody, rng))
+            case "truncate":
+                operation.truncate.CopyFrom(_truncate(sort, nobody, rng))
+            case "release":
+                operation.release.SetInParent()
+            case _:
+                getattr(operation, kind).SetInParent()
+        if kind not in ("step", "release"):
+            request = getattr(operation, kind)
+            request.ClearField("stream")
+            if "generation" in request.DESCRIPTOR.fields_by_name:
+                request.generation = 1  # attaching has begun a new one
+        operations.append(operation)
+    if rng.random() < 0.2:
+        operations[-1].timeout_ms = 5000
+    for op_id, operation in enumerate(operations, start=1):
+        operation.op_id = op_id
+    size = rng.choice((1, 2, len(operations)))
+    parts = [operations[at : at + size] for at in range(0, len(operations), size)]
+    return [pb.DecodeRequest(operations=part) for part in parts]
 
 
 @cache

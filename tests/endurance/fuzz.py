@@ -12,8 +12,10 @@ from typing import Final
 
 import grpc
 import grpc.aio
-from attack import CHANGING, Ending, Shot, Wire
-from targets import SORTS, Target, close
+from endings import Ending
+from shots import CHANGING, Shot
+from targets import SORTS, Sort, Target, close
+from wire import Wire
 
 from rondel.v1.attention_pb2_grpc import AttentionServiceStub
 
@@ -94,7 +96,7 @@ class Fuzz:
                 shot = Shot.aimed(self.found.seed, number)
                 if self._methods and shot.method not in self._methods:
                     continue
-                if not await self._shoot(wire, stub, shot, targets[shot.sort]):
+                if not await self._shoot(wire, stub, shot, targets):
                     return
                 if self._pause:
                     await asyncio.sleep(self._pause)
@@ -106,9 +108,11 @@ class Fuzz:
                     self._lost(Shot.aimed(self.found.seed, -1), error)
             await wire.close()
 
-    async def _shoot(self, wire: Wire, stub: AttentionServiceStub, shot: Shot, target: Target) -> bool:
+    async def _shoot(
+        self, wire: Wire, stub: AttentionServiceStub, shot: Shot, targets: dict[Sort, Target]
+    ) -> bool:
         """Make a call and look at what it has done; whether the server is still there."""
-        found = self.found
+        found, target = self.found, targets[shot.sort]
         try:
             shot.load()
             shot.aim(await target.ready(), target.closed)
@@ -123,6 +127,8 @@ class Fuzz:
             if ending.undocumented is not None:
                 found.note("undocumented", shot, ending.undocumented)
             await self._after(stub, shot, ending, target)
+            for each in targets.values():
+                await each.keep()
         except grpc.aio.AioRpcError as error:
             return self._lost(shot, error)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass
 
 import grpc
@@ -75,6 +76,7 @@ class Target:
         self._stub = stub
         self._state = b""
         self._content = b""
+        self._used = 0.0
 
     async def ready(self) -> str:
         """The handle of the stream, which is as it always is. Raises grpc.aio.AioRpcError."""
@@ -104,6 +106,11 @@ class Target:
             return f"{self.sort.name}: it does not answer any more: {error.code()} {error.details()}"
         return None
 
+    async def keep(self) -> None:
+        """Use it, if it was not used for a second, so that its lease goes on."""
+        if self._stream.handle and time.monotonic() > self._used + 1.0:
+            await self._now()
+
     async def give_up(self) -> None:
         """Close it; the next :meth:`ready` opens another. Raises grpc.aio.AioRpcError for all but closed."""
         stream, self._stream = self._stream, pb.StreamRef()
@@ -117,6 +124,7 @@ class Target:
         return pb.StreamRef(handle=(await self._stub.OpenStream(request, timeout=30)).handle)
 
     async def _now(self) -> bytes:
+        self._used = time.monotonic()
         reply = await self._stub.GetStream(pb.GetStreamRequest(stream=self._stream), timeout=30)
         return bytes(reply.SerializeToString(deterministic=True))
 

@@ -5,15 +5,16 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
-import attack
 import grpc
 import grpc.aio
 import pytest
 import pytest_asyncio
-from attack import CONNECTION, WEIGHTS, Shot
+import shots
+import wire
 from fuzz import Fuzz
 from fuzz_run import victim
 from protocomments import METHODS, documented_reasons
+from shots import CONNECTION, WEIGHTS, Shot
 from targets import SORTS
 
 from rondel.server.app import Server
@@ -28,15 +29,15 @@ def test_every_method_is_aimed_at() -> None:
 def test_a_seed_and_a_number_say_all_of_a_call() -> None:
     drawn = []
     for seed in (7, 7, 8):
-        shots = [Shot.aimed(seed, number) for number in range(300)]
-        for shot in shots:
+        aimed = [Shot.aimed(seed, number) for number in range(300)]
+        for shot in aimed:
             shot.load()
-        drawn.append([(shot.method, shot.sort, shot.manner, shot.requests) for shot in shots])
+        drawn.append([(shot.method, shot.sort, shot.manner, shot.requests) for shot in aimed])
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 async def test_a_server_bears_what_no_client_should_send(tmp_path: Path) -> None:
-    with victim(tmp_path) as server:
+    with victim(tmp_path, idle_lease_seconds=3.0) as server:
         before = server.vitals()
         fuzz = Fuzz(server.address, 1, alive=lambda: server.alive)
         found = await fuzz.run(seconds=60.0, calls=450)
@@ -45,7 +46,7 @@ async def test_a_server_bears_what_no_client_should_send(tmp_path: Path) -> None
         assert set(found.endings) == set(WEIGHTS)
         reasons = {reason for endings in found.endings.values() for reason in endings}
         assert {"OK", "INVALID_REQUEST", "INVALID_SHAPE", "INVALID_SPEC", "CORRUPT_SNAPSHOT"} <= reasons
-        after = await asyncio.to_thread(server.settled, before, 60.0)
+        after = await asyncio.to_thread(server.settled, before, 30.0)
         assert (after.tasks, after.streams, after.reserved) == (before.tasks, 0, 0)
         assert server.stop() == 0
         assert server.complaints() == []
@@ -130,8 +131,8 @@ async def mischief(request: pytest.FixtureRequest) -> AsyncIterator[Fuzz]:
 @pytest.fixture(autouse=True)
 def only_short_streams(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "mischief" in request.fixturenames:
-        monkeypatch.setattr(attack, "SORTS", SORTS[2:3])
-        monkeypatch.setattr(attack, "PATIENCE", 0.5)
+        monkeypatch.setattr(shots, "SORTS", SORTS[2:3])
+        monkeypatch.setattr(wire, "PATIENCE", 0.5)
 
 
 @pytest.mark.parametrize(

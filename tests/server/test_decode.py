@@ -227,7 +227,7 @@ async def test_operations_are_counted_as_calls_are(
     config: ServerConfig, connect: Connect, tokens: Tokens
 ) -> None:
     server, counts = Server(config), Counts()
-    server._door = Door(Insight([Tally(counts)]))
+    server._door = Door(server.security, Insight([Tally(counts)]))
     await server.begin()
     q, k, v = tokens.qkv(2)
     layers = tokens.kv(2)

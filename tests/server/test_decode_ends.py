@@ -118,6 +118,7 @@ async def test_a_stop_does_not_wait_longer_than_it_may(
         await stopping
 
 
+@pytest.mark.alone
 async def test_sigterm_with_two_hundred_calls_and_a_watch(
     start: Start, connect: Connect, tokens: Tokens, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 from held import Held
-from rawclient import Client, Tokens, ask, item
+from rawclient import SPEC, Client, Tokens, ask, item
 from rawdecode import Decode, part, tokens_of
 from scrape import Samples, scrape
 
@@ -20,6 +20,7 @@ from rondel.server.metrics import Metrics
 from rondel.server.rpc_metrics import code_name
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import generation_pb2
+from rondel.v1.specs import spec_to_message
 
 Connect = Callable[[str], Client]
 REASONS = ("INVALID_REQUEST", "STREAM_NOT_FOUND")
@@ -192,7 +193,6 @@ async def test_memory_and_streams_are_read_from_the_server_itself(
     server: Server, client: Client, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gauges, "_FRESH", 0.0)
-    monkeypatch.setattr(gauges, "_SLICE", 2)
     streams = [await client.open() for _ in range(5)]
     for stream in streams:
         await client.append(stream, 0, *tokens.kv(3))
@@ -272,14 +272,50 @@ async def test_what_runs_is_told(server: Server) -> None:
     assert samples("rondel_reload_success") == 1
 
 
+async def test_tenants_are_counted_apart(connect: Connect, tokens: Tokens, tmp_path: Path) -> None:
+    file = tmp_path / "tenants.toml"
+    names = ("red", "blue")
+    file.write_text(
+        "".join(f'[tenants.{name}]\ntokens = [{{ token = "the-token-of-{name}" }}]\n' for name in names)
+        + "max_streams = 1\n"
+    )
+    config = ServerConfig(
+        port=None, unix_path=str(tmp_path / "s"), admin_port=0, budget_bytes=8 << 20, tenants_file=str(file)
+    )
+    server = await Server.start(config)
+    client = connect(server.address)
+
+    async def opened(name: str) -> pb.OpenStreamResponse:
+        metadata = [("authorization", f"Bearer the-token-of-{name}")]
+        return await client.attention.OpenStream(
+            pb.OpenStreamRequest(spec=spec_to_message(SPEC)), metadata=metadata
+        )
+
+    for name in ("red", "red", "blue"):
+        await opened(name)
+    for name in ("blue", "nobody"):  # whose quota is one stream, and who has no token
+        with pytest.raises(grpc.aio.AioRpcError):
+            await opened(name)
+    samples = await scrape(server)
+    assert [samples("rondel_streams", tenant=name) for name in names] == [2, 1]
+    reserved = [samples("rondel_stream_bytes", tenant=name, kind="reserved") for name in names]
+    assert reserved[0] == 2 * reserved[1] > 0
+    assert samples.labels("rondel_tokens_stored_total", "tenant") == set(names)
+    assert samples("rondel_refused_total", reason="quota_exceeded", tenant="blue") == 1
+    assert samples("rondel_refused_total", reason="unauthenticated", tenant="default") == 1
+    assert rpc(samples, "handled_total", "OpenStream", grpc_code="Unauthenticated") == 1
+    await server.stop()
+
+
 def test_tenants_that_no_configuration_has_count_as_one() -> None:
-    metrics = Metrics(version="1", tier="base", tenants=("red", "blue"))
+    tenants = ["red", "blue"]
+    metrics = Metrics(version="1", tier="base", tenants=lambda: tenants)
     observer = metrics.worker("attention")
     for number in range(100):
         observer.stored(1, f"made-up-{number}")
     observer.stored(5, "red")
     observer.refused("quota", "green")
-    metrics.admit(["green"])
+    tenants.append("green")  # the configuration was read again
     observer.stored(7, "green")
     from prometheus_client import generate_latest
 
