@@ -9,6 +9,7 @@ import pytest
 from held import Held
 from rawclient import SPEC, Client, Tokens, item
 from rawdecode import Decode, out, part, tokens_of
+from transports import listening
 
 from rondel.decoder.batch import Step, StepResult
 from rondel.decoder.cache.arena import Arena
@@ -226,7 +227,7 @@ class Counts(Observer):
 async def test_operations_are_counted_as_calls_are(
     config: ServerConfig, connect: Connect, tokens: Tokens
 ) -> None:
-    server, counts = Server(config), Counts()
+    server, counts = Server(listening(config)), Counts()
     server._door = Door(server.security, Insight([Tally(counts)]))
     await server.begin()
     q, k, v = tokens.qkv(2)
