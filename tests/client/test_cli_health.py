@@ -19,6 +19,9 @@ from typer.testing import CliRunner, Result
 from rondel.client.cli.app import app
 from rondel.client.cli.launch import ServerProcess, server
 
+# It has servers of its own, without TLS.
+pytestmark = pytest.mark.only_transport("tcp", "unix")
+
 GENERATION = "rondel.v1.GenerationService"
 
 

@@ -221,4 +221,4 @@ def request_of(operation: Operation) -> Message | None:
 
 def sessions(streams: StreamRegistry) -> dict[str, DecoderSession]:
     """All sessions of a server, by handle."""
-    return {entry.handle: entry.session for _, entry in streams.entries()}
+    return {entry.handle: entry.session for entry in streams}
