@@ -153,6 +153,8 @@ def test_attaching_takes_a_stream_over(connect: Callable[..., Any], address: str
             stream.append(1, k[1], v[1])
         with pytest.raises(StaleGeneration):
             stream.attend(0, q[0, :1])
+    stream.close()
+    assert stream.closed
     assert taken.append_all(k, v) == 8
     taken.close()
 
