@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from restarts import Comings, Token
+from transports import to
 
 from rondel.client import AttentionClient
 from rondel.decoder.cache.arena import Arena
@@ -120,7 +121,7 @@ def test_lost_answers_are_asked_for_again(
 ) -> None:
     """The server has carried the step out, and the connection breaks before its answer is there."""
     client = connect(proxy.address)
-    with client.decode() as call, AttentionClient(address) as direct:
+    with client.decode() as call, AttentionClient(address, **to(address)) as direct:
         pair = Pair(call if over == "call" else client, 2)
         pair.tokens(70)
         for layer in (2, 0, 1):
