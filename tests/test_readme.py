@@ -20,6 +20,7 @@ PAGES = [
     "docs/interoperability.md",
     "deploy/README.md",
     "docs/operations.md",
+    "docs/security.md",
     "docs/streams.md",
 ]
 

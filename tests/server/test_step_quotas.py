@@ -143,7 +143,7 @@ async def test_what_the_server_did_not_do_is_given_back(
     limit(server, f"steps_per_second = {RATE}")
     stream = await alpha.open()
     await alpha.append(stream, 0, *tokens.kv(1))
-    server.scheduler._queue_bytes = 1
+    server.scheduler._worker.ask(lambda dispatch: setattr(dispatch, "_most_bytes", 1))
     async with Held(server):
         failure = await outcome(alpha.attend(stream, 0, tokens.q(20), 0))
         assert failure is not None
