@@ -96,11 +96,14 @@ class Lanes(AsyncRunner):
         return self._channel
 
     async def send(self, call: Call) -> Any:
-        attempts = self.channel.attempts(call, lasting=self._was_there)
+        attempts = self.channel.attempts(call)
+        attempts.lasting = self._was_there
         while not self._closed and self._takes(call):
             left = attempts.begin()
             try:
-                return await (await self._connected(left)).ask(call, left)
+                lane = await self._connected(left)
+                attempts.lasting = True
+                return await lane.ask(call, left)
             except Detached:
                 if call.method is not calls.CLOSE:
                     raise
