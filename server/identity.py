@@ -88,7 +88,8 @@ def _names(peer: Peer) -> list[str]:
     if any(rb"\00" in subject for subject in peer.get("x509_subject", ())):
         return []  # gRPC cuts the common name there, so it could look like another's
     keys = ("x509_common_name", "x509_subject_alternative_name")
-    return [name.decode("utf-8", "replace") for key in keys for name in peer.get(key, ()) if name]
+    # What is no UTF-8 stays different from all else, and is no name of a tenant.
+    return [name.decode("utf-8", "surrogateescape") for key in keys for name in peer.get(key, ()) if name]
 
 
 def _tenant_named(names: list[str]) -> str:

@@ -18,9 +18,10 @@ from rawdecode import Decode, tokens_of
 from tenancy import TOKENS, WithToken, bringing, tenants_text, with_tenants
 from transports import Transport, listening
 
-from rondel.decoder.errors import InvalidSpec
+from rondel.decoder.errors import InvalidSpec, PermissionDenied
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
+from rondel.server.identity import Identity
 from rondel.server.security import CHECK_SECONDS
 from rondel.v1 import attention_pb2 as pb
 
@@ -225,3 +226,13 @@ async def test_without_a_file_nobody_is_asked(connect: Connect, config: ServerCo
     tenant = await tenant_of(client)
     assert await tenant_of(bringing(client, OTHER)) == tenant  # of no meaning here
     await server.stop()
+
+
+@pytest.mark.parametrize("name", [b"", b"a\xff", b"\xfea", b"a\x00b", b"a\nb", b"n" * 65, "\u202ea".encode()])
+def test_names_that_cannot_be_told_apart_are_nobodys(name: bytes) -> None:
+    identity = Identity(mutual=True)
+    peer = {"transport_security_type": [b"ssl"], "x509_common_name": [name]}
+    with pytest.raises(PermissionDenied):
+        identity.of_peer(peer)
+    assert identity.of_peer({**peer, "x509_common_name": [b"a"]}) == "a"
+    assert identity.of_peer({}) == ""
