@@ -10,19 +10,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from rondel.client.aio import AsyncAttentionClient, AsyncStream
+    from rondel.client.aio import AsyncAttentionClient
+    from rondel.client.aio_decode import AsyncDecodeCall
     from rondel.client.aio_generation import AsyncGeneration, AsyncGenerationClient
+    from rondel.client.aio_stream import AsyncStream
     from rondel.client.generation import Event, Model, Started, Summary, Token
-    from rondel.client.sync import AttentionClient, Stream
+    from rondel.client.sync import AttentionClient
+    from rondel.client.sync_decode import DecodeCall
     from rondel.client.sync_generation import Generation, GenerationClient
+    from rondel.client.sync_stream import Stream
     from rondel.client.values import ListedStream, ServerInfo, StepOutcome, StreamStats, TenantInfo
 
 __all__ = [
     "AsyncAttentionClient",
+    "AsyncDecodeCall",
     "AsyncGeneration",
     "AsyncGenerationClient",
     "AsyncStream",
     "AttentionClient",
+    "DecodeCall",
     "Event",
     "Generation",
     "GenerationClient",
@@ -39,9 +45,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rondel.client.sync": ("AttentionClient", "Stream"),
-    "rondel.client.sync_generation": ("Generation", "GenerationClient"),
+    "rondel.client.aio_decode": ("AsyncDecodeCall",),
     "rondel.client.aio_generation": ("AsyncGeneration", "AsyncGenerationClient"),
+    "rondel.client.aio_stream": ("AsyncStream",),
+    "rondel.client.sync": ("AttentionClient",),
+    "rondel.client.sync_decode": ("DecodeCall",),
+    "rondel.client.sync_generation": ("Generation", "GenerationClient"),
+    "rondel.client.sync_stream": ("Stream",),
     "rondel.client.generation": ("Event", "Model", "Started", "Summary", "Token"),
     "rondel.client.values": ("ListedStream", "ServerInfo", "StepOutcome", "StreamStats", "TenantInfo"),
 }

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import closing
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 
 from rondel.client import calls
 from rondel.client.access import Access
-from rondel.client.calls import Attempts, Call, Method, Steps
+from rondel.client.calls import Attempts, Call, Method
 from rondel.client.checks import checked_message_bytes, checked_target, checked_timeout
 from rondel.client.errors import from_call
+from rondel.client.running import AsyncRunner, Runner
 from rondel.decoder.errors import QuotaExceeded, RondelError, ServerUnavailable
-
-Result = TypeVar("Result")
 
 
 class _Connection:
@@ -64,11 +62,17 @@ class _Connection:
             made = self._methods[method.path] = self._access.bound(getattr(stub, begin))
         return made
 
+    def attempts(self, call: Call) -> Attempts:
+        """The tries of a call, which gets its deadline by it."""
+        attempts = Attempts(self._timeout, call.deadline)
+        call.deadline = attempts.deadline
+        return attempts
+
     def _meaning(self, failure: grpc.Call | grpc.aio.AioRpcError) -> RondelError:
         return from_call(failure.code(), failure.details(), failure.trailing_metadata(), target=self.target)
 
 
-class Channel(_Connection):
+class Channel(_Connection, Runner):
     """A connection: sends calls, tries them again where that helps, raises what the server meant."""
 
     def __init__(
@@ -78,21 +82,9 @@ class Channel(_Connection):
         options = calls.channel_options(max_message_bytes)
         self._channel: grpc.Channel = self._access.channel(grpc, target, options)
 
-    def run(self, steps: Steps[Result]) -> Result:
-        """Carry out an operation of core.py."""
-        with closing(steps):
-            try:
-                call = next(steps)
-                while True:
-                    try:
-                        reply = self._send(call)
-                    except RondelError as error:
-                        call = steps.throw(error)
-                    else:
-                        call = steps.send(reply)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
+    @property
+    def channel(self) -> Channel:
+        return self
 
     def start(self, call: Call, timeout: float) -> Any:
         """Begin a server-streaming call."""
@@ -116,9 +108,13 @@ class Channel(_Connection):
         self._closed = True
         self._channel.close()
 
-    def _send(self, call: Call) -> Any:
+    def converse(self, messages: Iterator[bytes]) -> Any:
+        """Begin a Decode call; it takes these messages as they come."""
+        return self._stub(self._channel, "stream_stream", calls.DECODE)(messages)
+
+    def send(self, call: Call) -> Any:
         send = self._method(self._channel, "unary_unary", call)
-        attempts = Attempts(self._timeout)
+        attempts = self.attempts(call)
         while True:
             try:
                 return send(call.request, timeout=attempts.begin())
@@ -127,7 +123,7 @@ class Channel(_Connection):
             self.wait(attempts, error)
 
 
-class AsyncChannel(_Connection):
+class AsyncChannel(_Connection, AsyncRunner):
     """A connection; made at the first call, because grpc.aio binds it to the loop that runs then."""
 
     def __init__(
@@ -137,21 +133,9 @@ class AsyncChannel(_Connection):
         self._channel: grpc.aio.Channel | None = None
         self._breaks = 0
 
-    async def run(self, steps: Steps[Result]) -> Result:
-        """Carry out an operation of core.py."""
-        with closing(steps):
-            try:
-                call = next(steps)
-                while True:
-                    try:
-                        reply = await self._send(call)
-                    except RondelError as error:
-                        call = steps.throw(error)
-                    else:
-                        call = steps.send(reply)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
+    @property
+    def channel(self) -> AsyncChannel:
+        return self
 
     def start(self, call: Call, timeout: float) -> Any:
         """Begin a server-streaming call."""
@@ -194,8 +178,12 @@ class AsyncChannel(_Connection):
         if closing is not None:
             await closing.close()
 
-    async def _send(self, call: Call) -> Any:
-        attempts = Attempts(self._timeout)
+    def converse(self) -> Any:
+        """Begin a Decode call."""
+        return self._stub(self._connected(), "stream_stream", calls.DECODE)()
+
+    async def send(self, call: Call) -> Any:
+        attempts = self.attempts(call)
         while True:
             # Each time: between two tries the connection may have become another.
             send = self._method(self._connected(), "unary_unary", call)

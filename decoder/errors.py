@@ -188,17 +188,18 @@ class RollbackTooDeep(RondelError, ValueError):
 
 
 class BudgetExceeded(RondelError, MemoryError):
-    """The arena has no room for what was asked (``requested`` and ``available``, bytes)."""
+    """The arena has no room for what was asked (``requested`` and ``available``, bytes; both 0 where others'
+    use of it is not to be known, as on a server with several tenants)."""
 
     reason = "BUDGET_EXCEEDED"
 
     @property
     def requested(self) -> int:
-        return self._int("requested")
+        return int(self.facts.get("requested", 0))
 
     @property
     def available(self) -> int:
-        return self._int("available")
+        return int(self.facts.get("available", 0))
 
 
 class QuotaExceeded(RondelError):

@@ -60,7 +60,7 @@ class Conversation:
         self._most_operations = config.max_step_items
         # A client that keeps to the rules has never more waiting here, so that what it tells is always read.
         self._most_held = config.decode_window_bytes + config.max_message_bytes
-        self._most = config.max_message_bytes
+        self._largest = self._most = config.max_message_bytes
         self._stall = config.stall_timeout_seconds
         self._patience = Patience(self._stall or None)
         self._last = 0
@@ -206,6 +206,8 @@ class Conversation:
                 raise InvalidRequest(
                     f"operation {last} is missing, or of a kind that is not known here", field="operation"
                 )
+        if request.max_response_bytes:
+            self._most = min(self._largest, request.max_response_bytes)
         if request.received_op_id and self._window.received(request.received_op_id) and self._held:
             self._wake()
         self._last = last
@@ -216,6 +218,8 @@ class Conversation:
 
     def _admit(self) -> None:
         """Begins what there is room for. Only in the call's own tasks, by which its work is known."""
+        if not self._held:
+            return
         while self._held:
             request, size, arrived = self._held[0]
             pending = self._next
@@ -257,8 +261,9 @@ class Conversation:
             if error is not None:
                 raise error
             pending.finish(reply, self._bindings)
-            if pending.response.ByteSize() > self._most:  # nothing but the errors of many items is so large
-                raise _too_large(pending.response.ByteSize(), self._most)
+            size = pending.response.ByteSize()
+            if size > self._most:
+                raise _too_large(size, self._most)
         except Exception as failure:  # noqa: BLE001 - it is the operation's, and not the scheduler's
             pending.fail(failure, self._bindings)
         self._answered(pending)
@@ -281,7 +286,7 @@ class Conversation:
 
 def _too_large(size: int, most: int) -> InvalidRequest:
     return InvalidRequest(
-        f"the results have {size} bytes, the server sends at most {most}; send fewer items at a time. Some "
-        f"of these may have been carried out",
-        field="items",
+        f"the operation was carried out, but its result has {size} bytes and the call takes at most {most}; "
+        f"send fewer rows or items at a time",
+        field="max_response_bytes",
     )

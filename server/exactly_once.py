@@ -52,6 +52,14 @@ def check_generation(session: DecoderSession, generation: int) -> None:
         )
 
 
+def check_owner(entry: Entry, generation: int) -> None:
+    """Raises StaleGeneration if somebody else has the stream by now: it is in another generation, and not
+    because the server was started on its file."""
+    found = entry.found == entry.session.generation
+    if not (found and generation < entry.session.generation):
+        check_generation(entry.session, generation)
+
+
 def check_position(name: str, position: int) -> None:
     """Raises InvalidRequest for a number that no stream can have as a position or length."""
     if not 0 <= position <= MAX_LENGTH:
@@ -208,11 +216,12 @@ def truncate(entry: Entry, *, generation: int, length: int, request_id: str) -> 
 
 def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
     """Takes a stream over, unless the same request has done so: only its committed tokens stay.
-    ``generation``: the one that it must be in; None = any.
+    ``generation``: the one that it must be in, but for starts of the server; None = any.
 
     Raises:
         InvalidRequest: the request_id was used for another request.
-        StaleGeneration: the stream is in another generation.
+        StaleGeneration: the stream is in another generation, and since the server's start somebody has done
+            that.
     """
     session, earlier = entry.session, entry.attached
     if request_id and earlier is not None and earlier.request_id == request_id:
@@ -225,7 +234,7 @@ def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
         check_generation(session, earlier.new_generation)
         return
     if generation is not None:
-        check_generation(session, generation)
+        check_owner(entry, generation)
     if not session.sealed:  # its layers are level, and nobody can have left anything half done
         session.truncate(session.length)
     if request_id:

@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from rondel.decoder.errors import InvalidSpec, PermissionDenied, Unauthenticated
+from rondel.server.tenants import ONLY_TENANT
 from rondel.server.tenants_file import TenantsFile, check_tenant
 from rondel.server.tokens import TokenTable, bearer_token
 
 Peer = Mapping[str, Iterable[bytes]]
 """What is known of the other end of a connection: ``auth_context()`` of a call."""
-
-ONLY_TENANT = ""
-"""Whose calls they are where nobody is asked."""
 
 
 class Identity:
@@ -68,10 +66,12 @@ class Identity:
             Unauthenticated: there is none, as on a unix socket, and tenants are asked for.
             PermissionDenied: it names no tenant, or several.
         """
-        names = _names(peer)
+        # With TLS there is a certificate, or there was no connection; it may be without a name all the same.
+        certified = b"ssl" in peer.get("transport_security_type", ())
+        names = _names(peer) if certified else []
         if self._tokens is None:
-            return _tenant_named(names[0]) if names else ONLY_TENANT
-        if not names:
+            return _tenant_named(names) if certified else ONLY_TENANT
+        if not certified:
             raise Unauthenticated("a bearer token or a client certificate is needed, the call brings neither")
         found = {self._certificates[name] for name in names if name in self._certificates}
         if len(found) != 1:
@@ -83,11 +83,14 @@ class Identity:
 
 def _names(peer: Peer) -> list[str]:
     """The common name, then the alternative names, of a certificate that was verified."""
+    if any(rb"\00" in subject for subject in peer.get("x509_subject", ())):
+        return []  # gRPC cuts the common name there, so it could look like another's
     keys = ("x509_common_name", "x509_subject_alternative_name")
-    return [name.decode("utf-8", "replace") for key in keys for name in peer.get(key, ())]
+    return [name.decode("utf-8", "replace") for key in keys for name in peer.get(key, ()) if name]
 
 
-def _tenant_named(name: str) -> str:
+def _tenant_named(names: list[str]) -> str:
+    name = names[0] if names else ""
     try:
         check_tenant(name)
     except InvalidSpec:

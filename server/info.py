@@ -5,11 +5,11 @@ from __future__ import annotations
 from rondel import __version__
 from rondel.decoder import kernels, pool
 from rondel.server.config import ServerConfig
-from rondel.server.identity import ONLY_TENANT
 from rondel.server.projections import ProjectionSets
 from rondel.server.quota import Quota
 from rondel.server.replies import milliseconds
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenants import ONLY_TENANT
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.tenant_pb2 import TenantInfo
 

@@ -146,11 +146,16 @@ class _Counted(AsyncIterator[bytes]):
     """The messages of a client, noted."""
 
     def __init__(self, raw: Any, account: Account) -> None:
-        self._raw = aiter(raw)
+        self._raw = raw
+        self._iterator: Any = None
         self._account = account
 
     async def __anext__(self) -> bytes:
-        message: bytes = await anext(self._raw)
+        if self._iterator is None:
+            # Not before: of a call that is refused nothing is read, and gRPC's iterator, once begun and never
+            # used, warns of that when it is collected.
+            self._iterator = aiter(self._raw)
+        message: bytes = await anext(self._iterator)
         self._account.received(len(message))
         return message
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import QuotaExceeded
@@ -41,6 +42,10 @@ class StreamRegistry:
 
     def __len__(self) -> int:
         return sum(map(len, self._streams.values()))
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All open streams. Their leases stay as they are."""
+        return chain.from_iterable(self._streams.values())
 
     def of(self, tenant: str) -> TenantStreams:
         """The streams of a tenant: all that its calls may see."""
@@ -78,6 +83,7 @@ class StreamRegistry:
         streams = self.of(tag.tenant)
         session.charge(streams.tenant.account)
         entry = streams.add(session, tag)
+        entry.found = session.generation
         if isinstance(tag.origin, Origin) and tag.origin.handle and tag.origin.prefix_name:
             streams.keep(entry, tag.origin.prefix_name)
         return entry

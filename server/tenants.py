@@ -28,12 +28,16 @@ class Usage:
     """At work."""
 
 
+ONLY_TENANT: Final = ""
+"""Whose calls they are where nobody is asked."""
+
+
 class Tenant:
     """One tenant. For the event loop, but for the account, whose lock is the arena's."""
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name: Final = name
-        self.account: Final = Account()
+        self.account: Final = Account(private=name != ONLY_TENANT)
         self.steps: Final = Bucket(clock)
         self.calls = 0
         """At work."""

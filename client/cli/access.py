@@ -54,8 +54,10 @@ def with_access(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command these options; it gets them as ``access``."""
 
     @functools.wraps(command)
-    def run(**options: Any) -> None:
+    def run(context: typer.Context, **options: Any) -> None:
         given = {name: options.pop(name) for name in _OPTIONS}
+        if str(options.get("server") or options.get("target") or "").startswith("unix:"):
+            given |= _not_for_sockets(context)
         command(**options, access=_access(**given))
 
     hints = get_type_hints(command, include_extras=True)
@@ -69,10 +71,21 @@ def with_access(command: Callable[..., None]) -> Callable[..., None]:
         for name, (annotation, default) in _OPTIONS.items()
     ]
     # Typer reads a command's options off its signature.
-    signature = inspect.Signature([*plain, *ours])
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    signature = inspect.Signature([context, *plain, *ours])
     run.__signature__ = signature  # type: ignore[attr-defined]
     run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     return run
+
+
+def _not_for_sockets(context: typer.Context) -> dict[str, object]:
+    """TLS that the environment asks for is for servers elsewhere; a flag would be a mistake that is told."""
+    sources = {name: context.get_parameter_source(name) for name in ("tls", "ca", "cert", "key")}
+    return {
+        name: _OPTIONS[name][1]
+        for name, source in sources.items()
+        if source is not None and source.name == "ENVIRONMENT"
+    }
 
 
 def _access(

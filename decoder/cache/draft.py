@@ -146,7 +146,8 @@ def _read_numbers(draft: Draft, shape: Shape, words: Words, saved: Sequence[int]
     lengths, claimed = known[LENGTHS : shape.claims], known[shape.claims :]
     if known[BEGUN]:
         back, claimed = known[BEGUN] - 1, before if draft.saved else claimed
-        if min(lengths) > back and _overwrites(draft.layouts, claimed, back):
+        # What was saved is whole, also where a layer had claimed more already than this would let it.
+        if not draft.saved and min(lengths) > back and _overwrites(draft.layouts, claimed, back):
             raise Unsound("a change of it was not completed, and what it was before is gone")
         lengths = [min(length, back) for length in lengths]
     draft.marks = (lengths, claimed, min(lengths), max(claimed))

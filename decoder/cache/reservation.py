@@ -177,12 +177,13 @@ class Reservation:
             if pinned:
                 try:
                     arena._promise(pinned, self.account)
-                except BudgetExceeded as error:
+                except BudgetExceeded as full:
+                    error = self.account.told(full)
                     raise QuotaExceeded(
                         f"the stream's forks hold {pinned.total()} pages that it is about to write to, and "
                         f"there is no room for copies: {error.message}",
                         **error.facts,
-                    ) from error
+                    ) from full
             try:
                 arena._space.room_for(Counter(place.page_bytes for place in shared))
             except BudgetExceeded:

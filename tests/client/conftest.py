@@ -149,6 +149,8 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._twin, name)
+        if name == "decode":
+            return lambda: Blocking(value(), self._runner)
         if name == "generate":
             return lambda *args, **options: Blocking(
                 self._runner.run(_call(value, args, options)), self._runner
@@ -191,7 +193,7 @@ TWINS: dict[type, type] = {AttentionClient: AsyncAttentionClient, GenerationClie
 def _twins(value: Any) -> Any:
     if isinstance(value, Blocking):
         return value._twin
-    return [_twins(part) for part in value] if isinstance(value, list) else value
+    return type(value)(map(_twins, value)) if isinstance(value, list | tuple) else value
 
 
 class Proxy:

@@ -37,6 +37,7 @@ def streams_in(arena: Arena) -> Streams:
     grown(new["a"], 700, 0)
     new["fork of a"] = new["a"].fork(tag=b"fork of a")
     grown(new["fork of a"], 3, 1)
+    new["a"].truncate(698, note=b"why")
     grown(new["b"], 300, 2)
     grown(new["c"], 300, 3)
     grown(new["d"], 200, 4)
@@ -118,6 +119,7 @@ class Damaged:
         assert session is not None
         if verify == "full":
             assert same(session, twin), (name, tag)
+            assert session.last_truncate == twin.last_truncate, (name, tag)
             return
         # "tail" says that the last page of every layer is right; what it has not looked at does no harm.
         assert session.length == twin.length, (name, tag)

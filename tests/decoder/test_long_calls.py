@@ -85,10 +85,15 @@ def undone(session: DecoderSession) -> None:
     session.truncate(session.length - 5)
 
 
-def uneven(session: DecoderSession) -> None:
-    _, k, v = drawn(session, 7, 5)
-    session.append(0, k[0], v[0])
-    session.truncate(session.length)
+def uneven(ahead: int) -> Call:
+    """One layer has claimed so much more than all hold."""
+
+    def run(session: DecoderSession) -> None:
+        _, k, v = drawn(session, ahead, 5)
+        session.append(0, k[0], v[0])
+        session.truncate(session.length)
+
+    return run
 
 
 CASES = {
@@ -101,7 +106,8 @@ CASES = {
     "wraps within": ("ring", 100, none, long_append),
     "from nothing": ("ring", 0, none, long_append),
     "after a truncate": ("ring", 700, undone, long_append),
-    "after one layer's": ("ring", 700, uneven, long_append),
+    "after one layer's": ("ring", 700, uneven(7), long_append),
+    "after all that one layer may": ("ring", 700, uneven(10), long_append),
 }
 FAILING = {
     "fails": ("ring", 700, none, long_append),

@@ -15,6 +15,7 @@ from rondel import __version__
 from rondel.client.cli.app import app
 from rondel.server.app import LAST_SECONDS
 from rondel.server.process import _HANGING_SECONDS
+from rondel.server.settings import load
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 ROOT = DEPLOY.parent
@@ -52,6 +53,18 @@ def container() -> dict[str, Any]:
 def size(text: str) -> int:
     assert text.endswith("Gi")
     return int(text[:-2]) * GIB
+
+
+@pytest.mark.parametrize("folder", ["docker", "kubernetes", "systemd"])
+def test_the_settings_can_be(folder: str) -> None:
+    load({}, file=str(DEPLOY / folder / "rondel.toml"), environment={})
+
+
+def test_the_image_can_be_tried_as_the_page_says() -> None:
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    given = dict(re.findall(r"--env (RONDEL_SERVE_\w+)=(\S*)", page))
+    config = load({}, file=str(DEPLOY / "docker/rondel.toml"), environment=given).config
+    assert (config.allow_insecure_bind, config.tls_cert, config.tenants_file) == (True, None, None)
 
 
 @pytest.mark.parametrize("folder", ["docker", "kubernetes", "systemd"])

@@ -8,6 +8,7 @@ import grpc
 import pytest
 from rawclient import Client, Failure, Tokens, item
 from rawdecode import Decode, part
+from transports import listening
 
 from rondel.server.account import Account
 from rondel.server.app import Server
@@ -40,7 +41,7 @@ class BrokenLater(Broken):
 async def test_a_watcher_that_fails_harms_no_call(
     connect: Connect, tokens: Tokens, caplog: pytest.LogCaptureFixture, watcher: Any
 ) -> None:
-    server = await Server.start(ServerConfig(port=0, budget_bytes=4 << 20), tracing=watcher)
+    server = await Server.start(listening(ServerConfig(port=0, budget_bytes=4 << 20)), tracing=watcher)
     client = connect(server.address)
     stream = await client.open()
     (result,) = await client.step(0, item(stream, 0, *tokens.qkv(1)))

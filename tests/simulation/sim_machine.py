@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from rondel.server.scheduler import Scheduler
 from rondel.server.streams import StreamRegistry
 
 BUDGET = 4 << 20
-logging.getLogger("rondel.server").setLevel(logging.CRITICAL + 1)
 
 Answer = Callable[[Message | RondelError], None]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import tempfile
 from collections.abc import Callable
@@ -189,6 +190,7 @@ def simulate(seed: int, tally: Tally | None = None) -> Exception | None:
     with (
         tempfile.TemporaryDirectory(dir=FOLDER, prefix="rondel-simulation-") as folder,
         patch.object(attending, "PIECE_PRODUCTS", _PIECE),
+        patch.object(logging.getLogger("rondel.server"), "disabled", True),
     ):
         main = loop.create_task(_run(seed, Path(folder) / "arena", tally or Tally()))
         try:

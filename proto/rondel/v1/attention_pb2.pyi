@@ -306,12 +306,14 @@ class StreamQuality(_message.Message):
     def __init__(self, score_error: _Optional[float] = ..., worst_layer: _Optional[int] = ..., outlier_ratio: _Optional[float] = ..., capped_channels: _Optional[int] = ...) -> None: ...
 
 class CloseStreamRequest(_message.Message):
-    __slots__ = ("stream", "request_id")
+    __slots__ = ("stream", "request_id", "generation")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     stream: StreamRef
     request_id: str
-    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    generation: int
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., request_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class CloseStreamResponse(_message.Message):
     __slots__ = ("committed_length", "bytes_released")
@@ -356,12 +358,14 @@ class ImportStreamResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[OpenStreamResponse, _Mapping]] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("operations", "received_op_id")
+    __slots__ = ("operations", "received_op_id", "max_response_bytes")
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_OP_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
     operations: _containers.RepeatedCompositeFieldContainer[DecodeOperation]
     received_op_id: int
-    def __init__(self, operations: _Optional[_Iterable[_Union[DecodeOperation, _Mapping]]] = ..., received_op_id: _Optional[int] = ...) -> None: ...
+    max_response_bytes: int
+    def __init__(self, operations: _Optional[_Iterable[_Union[DecodeOperation, _Mapping]]] = ..., received_op_id: _Optional[int] = ..., max_response_bytes: _Optional[int] = ...) -> None: ...
 
 class DecodeOperation(_message.Message):
     __slots__ = ("op_id", "timeout_ms", "stream_ref", "open", "attach", "release", "step", "append", "attend", "truncate", "seal", "close")
