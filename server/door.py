@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from rondel.decoder.errors import DeadlineExpired, Draining, InvalidRequest, Ove
 from rondel.server.bounds import bounded_texts, check_size, check_texts
 from rondel.server.duplex import Duplex
 from rondel.server.errors import DETAILS_KEY, code_of, known, to_status
-from rondel.server.identity import Peer
+from rondel.server.identity import Metadata, Peer
 from rondel.server.insight import Insight
 from rondel.server.security import Security
 from rondel.server.tenants import Tenant
@@ -37,7 +37,7 @@ class _Context(Protocol):
     """The part of grpc.aio.ServicerContext that the door uses, with bytes for messages."""
 
     def time_remaining(self) -> float | None: ...
-    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+    def invocation_metadata(self) -> Metadata: ...
     def auth_context(self) -> Peer: ...
     async def read(self) -> object: ...
     async def write(self, message: bytes) -> None: ...
@@ -217,7 +217,7 @@ class Door:
         QuotaExceeded."""
         identity = self._security.identity
         tenant = self._security.tenants.get(
-            identity.tenant_of(context.invocation_metadata(), context.auth_context)
+            identity.tenant_of(context.invocation_metadata, context.auth_context)
         )
         tenant.enter()
         return tenant

@@ -10,6 +10,7 @@ from rondel.server.tenants import ONLY_TENANT
 from rondel.server.tenants_file import TenantsFile, check_tenant
 from rondel.server.tokens import TokenTable, bearer_token
 
+Metadata = Iterable[tuple[str, str | bytes]] | None
 Peer = Mapping[str, Iterable[bytes]]
 """What is known of the other end of a connection: ``auth_context()`` of a call."""
 
@@ -37,14 +38,15 @@ class Identity:
         """Know these tenants from now on, for calls that come. Those at work go on."""
         self._tokens, self._certificates = TokenTable(file.tokens), file.certificates
 
-    def tenant_of(self, metadata: Iterable[tuple[str, str | bytes]] | None, peer: Callable[[], Peer]) -> str:
-        """The tenant of a call. Raises Unauthenticated, PermissionDenied."""
+    def tenant_of(self, metadata: Callable[[], Metadata], peer: Callable[[], Peer]) -> str:
+        """The tenant of a call, of which no more is looked at than is needed. Raises Unauthenticated,
+        PermissionDenied."""
         if not self.asks:
             return ONLY_TENANT
-        claimed = self.claimed(metadata)
+        claimed = self.claimed(metadata())
         return self.of_peer(peer()) if claimed is None else claimed
 
-    def claimed(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:
+    def claimed(self, metadata: Metadata) -> str | None:
         """The tenant by its token, before anything else of the call is read; None = :meth:`of_peer` says.
 
         Raises:

@@ -103,6 +103,10 @@ def work(client: Any) -> None:
         file.seek(0)
         client.import_stream(file).close()
         stream.fork().close()
+    with client.decode() as call:
+        stream = call.open(SPEC)
+        assert stream.append_all(k, v) == 10
+        stream.close()
 
 
 def test_a_token_makes_a_tenant(alpha: Any, house: House, connect: Callable[..., Any]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transports import to
 
 from rondel.client import AsyncAttentionClient, AsyncGenerationClient, AttentionClient
 from rondel.decoder.errors import RondelError
@@ -39,7 +40,7 @@ def no_collector() -> Iterator[None]:
 
 
 async def refused(address: str) -> None:
-    async with AsyncAttentionClient(address) as client, await client.open(SPEC) as stream:
+    async with AsyncAttentionClient(address, **to(address)) as client, await client.open(SPEC) as stream:
         for _ in range(3):
             with suppress(RondelError):
                 await stream.truncate(0)
@@ -49,14 +50,14 @@ async def refused(address: str) -> None:
 
 
 async def refused_exports(address: str) -> None:
-    async with AsyncAttentionClient(address) as client:
+    async with AsyncAttentionClient(address, **to(address)) as client:
         for _ in range(3):
             with suppress(RondelError):
                 await client.export_stream("nobody's", io.BytesIO())
 
 
 async def refused_generations(address: str) -> None:
-    async with AsyncGenerationClient(address) as client:
+    async with AsyncGenerationClient(address, **to(address)) as client:
         for _ in range(3):
             with suppress(RondelError):
                 async for _ in client.generate("x"):
@@ -64,7 +65,7 @@ async def refused_generations(address: str) -> None:
 
 
 async def cancelled(address: str) -> None:
-    async with AsyncAttentionClient(address) as client:
+    async with AsyncAttentionClient(address, **to(address)) as client:
         await client.info()
         for _ in range(3):
             task = asyncio.create_task(client.info())
@@ -97,7 +98,7 @@ def test_of_asyncio(address: str, use: Callable[[str], Coroutine[object, object,
 def test_of_threads(address: str) -> None:
     before = sockets()
     for _ in range(3):
-        with AttentionClient(address) as client:
+        with AttentionClient(address, **to(address)) as client:
             for _ in range(3):
                 with suppress(RondelError):
                     client.open(from_prefix="nobody's")

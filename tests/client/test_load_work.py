@@ -124,7 +124,7 @@ async def test_a_batch_is_stepped_in_one_call_per_layer(address: str) -> None:
     """Seven streams in batches of three: the last one has one. All are opened, and closed again."""
     schedule, streams = Constant(rate=60), tuple(range(7))
     async with between(address, Between, 0) as (target, handler):
-        found = await done(job(target, schedule, replace(STEPS, batch=3), streams=streams))
+        found = await done(job(target, schedule, replace(STEPS, batch=3), streams=streams, access={}))
     totals = Totals([found.tallies])
     assert totals.statuses == {OK: 24}
     assert handler.steps == 24 * 2

@@ -49,6 +49,11 @@ def test_a_day(
         fork.close()
         with pytest.raises(StreamClosed):
             client.export_stream(fork.handle, io.BytesIO())
+    with client.decode() as call:
+        stream = call.open(SPEC)
+        other = DecoderSession(SPEC, Arena(64 << 20))
+        np.testing.assert_array_equal(stream.step_all(q, k, v), remote(other, q, k, v))
+        stream.close()
     assert client.list_streams() == []
     text = "".join(generation.generate("hello", max_tokens=5).text())
     assert text == "".join(generation.generate("hello", max_tokens=5).text())
