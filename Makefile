@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 BENCH := .venv-bench
 CONFORMANCE := .venv-conformance
 INTEROP := .venv-interop
+DEPLOY := .venv-deploy
 KERNELS := $(wildcard decoder/kernels/*.pyx decoder/kernels/*.pxi decoder/kernels/*.h)
 
 # The rooms must never be importable by their bare names from the repository root.
@@ -24,20 +25,22 @@ endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
 .PHONY: help demo
-.PHONY: test test-deep test-traced test-aarch64 test-interop
-.PHONY: lint types protos dist clean debug ext .venv
+.PHONY: test test-deep test-traced test-transports test-aarch64 test-interop
+.PHONY: lint lint-deploy types protos dist clean debug ext .venv
 .PHONY: bench-kernels bench-traffic bench-forks bench-rpc bench-restart
-.PHONY: crash-test soak fuzz stalled-readers idle-streams accuracy endless conformance
+.PHONY: crash-test soak fuzz stalled-readers idle-streams simulate overload accuracy endless conformance
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo     a language model answers a question, its attention computed by a Rondel server'
 	@echo 'make test     the test suite'
-	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream in memory and in a file, 100,000 streams, ten minutes of 200'
+	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream in memory and in a file, 100,000 streams, ten minutes of 200, clients of servers that are killed'
 	@echo 'make test-traced  the tests of servers and clients with every call traced, over TCP and over unix sockets'
 	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
+	@echo 'make test-transports  the tests of servers and clients over TCP, TLS, mTLS and unix sockets'
 	@echo 'make test-interop  clients on other gRPC stacks, Node.js and grpclib, against a server (needs node and npm)'
 	@echo 'make lint     ruff: rules and formatting'
+	@echo 'make lint-deploy  the files of deploy/ before linters of their kinds'
 	@echo 'make types    mypy --strict, and stubtest of the compiled modules'
 	@echo 'make protos   regenerate the code made from proto/'
 	@echo 'make dist     sdist and wheel in dist/, checked'
@@ -47,6 +50,8 @@ help:
 	@echo 'make bench-rpc  what the service costs over its kernels, beside a server that only echoes'
 	@echo 'make bench-restart  how long a start on an arena in a file takes, per GiB (BENCH_ARGS=--gib 4)'
 	@echo 'make crash-test  processes killed within every kind of call, and a thousand at any moment: nothing acknowledged may be lost'
+	@echo 'make simulate  ten thousand schedules of the server with drops, doubles, delays and kills (SEEDS=1000, SEED=17)'
+	@echo 'make overload  three times what a server can do: what it still does, and how soon it refuses the rest'
 	@echo 'make soak     ten minutes of 500 streams under load, faults and bad messages, every answer checked (DURATION=600)'
 	@echo 'make fuzz     ten minutes of requests that no client should send (DURATION=600; FUZZ_ARGS="--seed S --call N")'
 	@echo 'make stalled-readers  what 200 readers who take nothing hold of memory, and of the time of others'
@@ -80,7 +85,13 @@ test-deep: .venv
 TRACED := RONDEL_TEST_TRACED=1 OTEL_TRACES_EXPORTER=none
 test-traced: .venv
 	$(TRACED) $(BIN)/python -m pytest tests/server tests/client
-	$(TRACED) RONDEL_TEST_SOCKET=unix $(BIN)/python -m pytest tests/server
+	$(TRACED) $(BIN)/python -m pytest tests/server --transport=unix
+
+# However a server is reached. `make test` has some of these tests on each, and the rest on TCP.
+test-transports: .venv
+	for name in tcp tls mtls unix; do \
+	  $(BIN)/python -m pytest tests/server tests/client --numprocesses 2 --dist worksteal --transport=$$name || exit 1; \
+	done
 
 # The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
 # (gcc 12 for AArch64 breaks down over vectorising the test's own scalar loops.)
@@ -117,6 +128,15 @@ lint: .venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# Linters of 160 MB live apart.
+$(DEPLOY)/.built: deploy/requirements.txt
+	$(PYTHON) -m venv $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+lint-deploy: $(DEPLOY)/.built
+	$(DEPLOY)/bin/python scripts/check_deploy.py --prove
+
 types: .venv
 	$(BIN)/mypy
 	MYPYPATH=benchmarks $(BIN)/mypy benchmarks
@@ -151,6 +171,14 @@ bench-restart: .venv
 
 crash-test: .venv
 	PYTHONPATH=tests/decoder $(BIN)/python tests/decoder/crash_run.py $(CRASH_ARGS)
+
+SEEDS = 10000
+simulate: .venv
+	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/sim_run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# The server has the first core, the generator the second: two cores, and nothing else at work on them.
+overload: .venv
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/overload.py $(OVERLOAD_ARGS)
 
 # Seconds.
 DURATION = 600
@@ -195,5 +223,5 @@ ext: .venv
 	$(COMPILE)
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(CONFORMANCE) $(INTEROP) tests/interop/node_modules benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CONFORMANCE) $(INTEROP) $(DEPLOY) tests/interop/node_modules benchmarks/out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find benchmarks client conformance decoder server proto scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +

@@ -10,20 +10,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from rondel.client.aio import AsyncAttentionClient, AsyncGeneration, AsyncGenerationClient, AsyncStream
+    from rondel.client.aio import AsyncAttentionClient
+    from rondel.client.aio_decode import AsyncDecodeCall
+    from rondel.client.aio_generation import AsyncGeneration, AsyncGenerationClient
+    from rondel.client.aio_stream import AsyncStream
     from rondel.client.generation import Event, Model, Started, Summary, Token
-    from rondel.client.sync import AttentionClient, Generation, GenerationClient, Stream
-    from rondel.client.values import ServerInfo, StepOutcome, StreamStats
+    from rondel.client.sync import AttentionClient
+    from rondel.client.sync_decode import DecodeCall
+    from rondel.client.sync_generation import Generation, GenerationClient
+    from rondel.client.sync_stream import Stream
+    from rondel.client.values import ListedStream, ServerInfo, StepOutcome, StreamStats, TenantInfo
 
 __all__ = [
     "AsyncAttentionClient",
+    "AsyncDecodeCall",
     "AsyncGeneration",
     "AsyncGenerationClient",
     "AsyncStream",
     "AttentionClient",
+    "DecodeCall",
     "Event",
     "Generation",
     "GenerationClient",
+    "ListedStream",
     "Model",
     "ServerInfo",
     "Started",
@@ -31,13 +40,20 @@ __all__ = [
     "Stream",
     "StreamStats",
     "Summary",
+    "TenantInfo",
     "Token",
 ]
 
 _HOMES = {
-    "rondel.client.sync": ("AttentionClient", "Generation", "GenerationClient", "Stream"),
+    "rondel.client.aio_decode": ("AsyncDecodeCall",),
+    "rondel.client.aio_generation": ("AsyncGeneration", "AsyncGenerationClient"),
+    "rondel.client.aio_stream": ("AsyncStream",),
+    "rondel.client.sync": ("AttentionClient",),
+    "rondel.client.sync_decode": ("DecodeCall",),
+    "rondel.client.sync_generation": ("Generation", "GenerationClient"),
+    "rondel.client.sync_stream": ("Stream",),
     "rondel.client.generation": ("Event", "Model", "Started", "Summary", "Token"),
-    "rondel.client.values": ("ServerInfo", "StepOutcome", "StreamStats"),
+    "rondel.client.values": ("ListedStream", "ServerInfo", "StepOutcome", "StreamStats", "TenantInfo"),
 }
 
 

@@ -18,6 +18,7 @@ from rondel.client.channels import AsyncChannel
 from rondel.client.checks import checked_timeout
 from rondel.client.core import StreamCore
 from rondel.client.limits import Limits
+from rondel.client.running import AsyncRunner
 from rondel.client.sync_transfers import Upload
 from rondel.client.transfers import Arriving, Progress, S, Source, export_call, ref_of
 from rondel.decoder.binary import BinaryReader, BinaryWriter, write_all
@@ -28,7 +29,7 @@ from rondel.v1 import attention_pb2 as pb
 class AsyncExportedStream(StreamCore):
     """A stream that can be exported."""
 
-    _channel: AsyncChannel
+    _channel: AsyncRunner
 
     async def export(
         self,
@@ -40,7 +41,7 @@ class AsyncExportedStream(StreamCore):
         """Write the stream's snapshot to a binary file; its bytes. See ``sync.Stream.export``."""
         with self.alone():
             call = export_call(self._ref, self._max_message_bytes)
-            return await _receive(self._channel, call, file, timeout, progress)
+            return await _receive(self._channel.channel, call, file, timeout, progress)
 
 
 class AsyncImporting(ABC, Generic[S]):

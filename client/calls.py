@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Generator
+from collections.abc import Container, Generator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from rondel.decoder.errors import DeadlineExpired, RondelError, ServerUnavailable
+from rondel.decoder.errors import DeadlineExpired, Draining, RondelError, ServerUnavailable
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import generation_pb2 as gen
+from rondel.v1.tenant_pb2 import ListStreamsRequest, ListStreamsResponse
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -56,6 +57,20 @@ def channel_options(max_message_bytes: int) -> tuple[tuple[str, int], ...]:
     )
 
 
+class Raw:
+    """Bytes that are a message already."""
+
+    @staticmethod
+    def SerializeToString(raw: bytes) -> bytes:  # noqa: N802 - protobuf's name
+        """The bytes."""
+        return raw
+
+    @staticmethod
+    def FromString(raw: bytes) -> bytes:  # noqa: N802
+        """The bytes."""
+        return raw
+
+
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Reply]):
     """A method of the contract."""
@@ -73,35 +88,51 @@ APPEND: Final = Method(f"{_ATTENTION}/AppendToken", pb.AppendTokenRequest, pb.Ap
 ATTEND: Final = Method(f"{_ATTENTION}/Attend", pb.AttendRequest, pb.AttendResponse)
 STEP: Final = Method(f"{_ATTENTION}/Step", pb.StepRequest, pb.StepResponse)
 FORK: Final = Method(f"{_ATTENTION}/ForkStream", pb.ForkStreamRequest, pb.ForkStreamResponse)
+ATTACH: Final = Method(f"{_ATTENTION}/AttachStream", pb.AttachStreamRequest, pb.AttachStreamResponse)
 TRUNCATE: Final = Method(f"{_ATTENTION}/TruncateStream", pb.TruncateStreamRequest, pb.TruncateStreamResponse)
 SEAL: Final = Method(f"{_ATTENTION}/SealStream", pb.SealStreamRequest, pb.SealStreamResponse)
 GET: Final = Method(f"{_ATTENTION}/GetStream", pb.GetStreamRequest, pb.GetStreamResponse)
+LIST: Final = Method(f"{_ATTENTION}/ListStreams", ListStreamsRequest, ListStreamsResponse)
 CLOSE: Final = Method(f"{_ATTENTION}/CloseStream", pb.CloseStreamRequest, pb.CloseStreamResponse)
 EXPORT: Final = Method(f"{_ATTENTION}/ExportStream", pb.ExportStreamRequest, pb.ExportStreamResponse)
 IMPORT: Final = Method(f"{_ATTENTION}/ImportStream", pb.ImportStreamRequest, pb.ImportStreamResponse)
 INFO: Final = Method(f"{_ATTENTION}/GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoResponse)
+DECODE: Final = Method(f"{_ATTENTION}/Decode", cast(Any, Raw), cast(Any, Raw))
+"""Its messages are put together and taken apart elsewhere."""
 GENERATE: Final = Method(f"{_GENERATION}/Generate", gen.GenerateRequest, gen.GenerateResponse)
 MODELS: Final = Method(f"{_GENERATION}/ListModels", gen.ListModelsRequest, gen.ListModelsResponse)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """A request that is to be sent, and by which method."""
 
     method: Method[Any, Any]
     request: Message
+    deadline: float | None = None
+    """Until when it may be tried, on ``time.monotonic``. None = whoever sends it sets it."""
+
+
+class Detached(Exception):
+    """Streams must be attached to before the call can be made: the connection is another one than that which
+    they were used on."""
+
+    def __init__(self, handles: Container[str]) -> None:
+        super().__init__("streams are not attached to")
+        self.handles = handles
 
 
 Steps = Generator[Call, Message, Result]
 """An operation without its input and output: yields calls, is sent their replies, returns its result.
 
-sync.py and aio.py drive it; a failed call is thrown in. So each operation is written once.
+sync.py and aio.py drive it; a failed call is thrown in, as a RondelError or as Detached. So each operation is
+written once.
 """
 
 
-def ask(method: Method[Request, Reply], request: Request) -> Steps[Reply]:
+def ask(method: Method[Request, Reply], request: Request, deadline: float | None = None) -> Steps[Reply]:
     """One call, as a step of an operation."""
-    return cast(Reply, (yield Call(method, request)))
+    return cast(Reply, (yield Call(method, request, deadline)))
 
 
 class Attempts:
@@ -111,14 +142,18 @@ class Attempts:
     change a stream say where they belong or carry a request id, so the server knows one it has seen.
     """
 
-    def __init__(self, timeout: float) -> None:
-        self._deadline = time.monotonic() + timeout
+    lasting = False
+    """Try until the deadline, and also a server that is about to stop, for it may be started anew."""
+
+    def __init__(self, timeout: float, deadline: float | None = None) -> None:
+        self.deadline = time.monotonic() + timeout if deadline is None else deadline
+        """When there is no time left, on ``time.monotonic``."""
         self._timeout = timeout
         self._made = 0
 
     def begin(self) -> float:
         """Count a try; the seconds it may take. Raises DeadlineExpired."""
-        left = self._deadline - time.monotonic()
+        left = self.deadline - time.monotonic()
         if left <= 0:
             raise DeadlineExpired(f"no answer within {self._timeout:g} s", timeout=f"{self._timeout:g}")
         self._made += 1
@@ -126,10 +161,14 @@ class Attempts:
 
     def pause(self, error: RondelError) -> float:
         """Seconds to wait before the next try; raises ``error`` when there is to be none."""
-        if not isinstance(error, ServerUnavailable) or self._made >= ATTEMPTS:
+        if self.lasting:
+            again = isinstance(error, ServerUnavailable | Draining)
+        else:
+            again = isinstance(error, ServerUnavailable) and self._made < ATTEMPTS
+        if not again:
             raise error
-        longest: float = min(FIRST_PAUSE * 2 ** (self._made - 1), LONGEST_PAUSE)
+        longest: float = min(FIRST_PAUSE * 2 ** min(self._made - 1, 10), LONGEST_PAUSE)
         pause = longest * random.uniform(0.5, 1.0)  # clients of one server must not come back in step
-        if time.monotonic() + pause >= self._deadline:
+        if time.monotonic() + pause >= self.deadline:
             raise error
         return pause

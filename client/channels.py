@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import closing
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 
 from rondel.client import calls
-from rondel.client.calls import Attempts, Call, Method, Steps
+from rondel.client.access import Access
+from rondel.client.calls import Attempts, Call, Method
 from rondel.client.checks import checked_message_bytes, checked_target, checked_timeout
 from rondel.client.errors import from_call
+from rondel.client.running import AsyncRunner, Runner
 from rondel.decoder.errors import QuotaExceeded, RondelError, ServerUnavailable
-
-Result = TypeVar("Result")
 
 
 class _Connection:
     """What the two have in common: an address, and the methods that were called there."""
 
-    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
+    def __init__(
+        self, target: str, timeout: float, max_message_bytes: int, access: Access | None = None
+    ) -> None:
         self.target = checked_target(target)
+        self._access = access or Access()
         self._timeout = checked_timeout(timeout)
         self._largest = checked_message_bytes(max_message_bytes)
         self._methods: dict[str, Callable[..., Any]] = {}
@@ -46,51 +48,51 @@ class _Connection:
         if self._closed:
             raise ServerUnavailable(f"the client of {self.target} was closed", target=self.target)
 
-    def _stub(self, channel: Any, kind: str, method: Method[Any, Any]) -> Callable[..., Any]:
+    def _stub(
+        self, channel: Any, kind: str, method: Method[Any, Any], begin: str = "__call__"
+    ) -> Callable[..., Any]:
         self._check_open()
         made = self._methods.get(method.path)
         if made is None:
-            made = self._methods[method.path] = getattr(channel, kind)(
+            stub = getattr(channel, kind)(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.reply.FromString,
             )
+            made = self._methods[method.path] = self._access.bound(getattr(stub, begin))
         return made
+
+    def attempts(self, call: Call) -> Attempts:
+        """The tries of a call, which gets its deadline by it."""
+        attempts = Attempts(self._timeout, call.deadline)
+        call.deadline = attempts.deadline
+        return attempts
 
     def _meaning(self, failure: grpc.Call | grpc.aio.AioRpcError) -> RondelError:
         return from_call(failure.code(), failure.details(), failure.trailing_metadata(), target=self.target)
 
 
-class Channel(_Connection):
+class Channel(_Connection, Runner):
     """A connection: sends calls, tries them again where that helps, raises what the server meant."""
 
-    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
-        super().__init__(target, timeout, max_message_bytes)
-        self._channel = grpc.insecure_channel(target, options=calls.channel_options(max_message_bytes))
+    def __init__(
+        self, target: str, timeout: float, max_message_bytes: int, access: Access | None = None
+    ) -> None:
+        super().__init__(target, timeout, max_message_bytes, access)
+        options = calls.channel_options(max_message_bytes)
+        self._channel: grpc.Channel = self._access.channel(grpc, target, options)
 
-    def run(self, steps: Steps[Result]) -> Result:
-        """Carry out an operation of core.py."""
-        with closing(steps):
-            try:
-                call = next(steps)
-                while True:
-                    try:
-                        reply = self._send(call)
-                    except RondelError as error:
-                        call = steps.throw(error)
-                    else:
-                        call = steps.send(reply)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
+    @property
+    def channel(self) -> Channel:
+        return self
 
     def start(self, call: Call, timeout: float) -> Any:
         """Begin a server-streaming call."""
         return self._method(self._channel, "unary_stream", call)(call.request, timeout=timeout)
 
     def upload(self, method: Method[Any, Any]) -> Any:
-        """A client-streaming method: ``future(requests, timeout=…)`` begins a call."""
-        return self._stub(self._channel, "stream_unary", method)
+        """What begins a call of a client-streaming method: a function of requests and ``timeout``."""
+        return self._stub(self._channel, "stream_unary", method, "future")
 
     def error(self, failure: grpc.RpcError) -> RondelError:
         """What a failed call meant."""
@@ -106,9 +108,13 @@ class Channel(_Connection):
         self._closed = True
         self._channel.close()
 
-    def _send(self, call: Call) -> Any:
+    def converse(self, messages: Iterator[bytes]) -> Any:
+        """Begin a Decode call; it takes these messages as they come."""
+        return self._stub(self._channel, "stream_stream", calls.DECODE)(messages)
+
+    def send(self, call: Call) -> Any:
         send = self._method(self._channel, "unary_unary", call)
-        attempts = Attempts(self._timeout)
+        attempts = self.attempts(call)
         while True:
             try:
                 return send(call.request, timeout=attempts.begin())
@@ -117,29 +123,19 @@ class Channel(_Connection):
             self.wait(attempts, error)
 
 
-class AsyncChannel(_Connection):
+class AsyncChannel(_Connection, AsyncRunner):
     """A connection; made at the first call, because grpc.aio binds it to the loop that runs then."""
 
-    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
-        super().__init__(target, timeout, max_message_bytes)
+    def __init__(
+        self, target: str, timeout: float, max_message_bytes: int, access: Access | None = None
+    ) -> None:
+        super().__init__(target, timeout, max_message_bytes, access)
         self._channel: grpc.aio.Channel | None = None
         self._breaks = 0
 
-    async def run(self, steps: Steps[Result]) -> Result:
-        """Carry out an operation of core.py."""
-        with closing(steps):
-            try:
-                call = next(steps)
-                while True:
-                    try:
-                        reply = await self._send(call)
-                    except RondelError as error:
-                        call = steps.throw(error)
-                    else:
-                        call = steps.send(reply)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
+    @property
+    def channel(self) -> AsyncChannel:
+        return self
 
     def start(self, call: Call, timeout: float) -> Any:
         """Begin a server-streaming call."""
@@ -148,7 +144,7 @@ class AsyncChannel(_Connection):
     def waiting(self) -> Channel:
         """A connection of the other kind to the same server, for what grpc.aio does not do well."""
         self._check_open()
-        return Channel(self.target, self._timeout, self._largest)
+        return Channel(self.target, self._timeout, self._largest, self._access)
 
     def error(self, failure: grpc.aio.AioRpcError) -> RondelError:
         """What a failed call meant."""
@@ -182,8 +178,12 @@ class AsyncChannel(_Connection):
         if closing is not None:
             await closing.close()
 
-    async def _send(self, call: Call) -> Any:
-        attempts = Attempts(self._timeout)
+    def converse(self) -> Any:
+        """Begin a Decode call."""
+        return self._stub(self._connected(), "stream_stream", calls.DECODE)()
+
+    async def send(self, call: Call) -> Any:
+        attempts = self.attempts(call)
         while True:
             # Each time: between two tries the connection may have become another.
             send = self._method(self._connected(), "unary_unary", call)
@@ -206,5 +206,5 @@ class AsyncChannel(_Connection):
         if self._channel is None:
             # gRPC shares connections between channels of the same options: this one makes them differ.
             options = (*calls.channel_options(self._largest), ("rondel.breaks", self._breaks))
-            self._channel = grpc.aio.insecure_channel(self.target, options=options)
+            self._channel = self._access.channel(grpc.aio, self.target, options)
         return self._channel

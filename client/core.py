@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 
@@ -14,10 +14,17 @@ from rondel.client import calls
 from rondel.client.calls import Steps, ask
 from rondel.client.checks import checked_array, checked_limit, checked_position, checked_text
 from rondel.client.errors import item_error
+from rondel.client.journal import Journal, Piece
+from rondel.client.lasting import LastingStream, check_items, request_id
 from rondel.client.limits import append_shape
-from rondel.client.state import StreamState
 from rondel.client.values import Array, StepOutcome, StreamStats, stats_of
-from rondel.decoder.errors import ChunkTooLong, ServerInternal, StreamClosed, StreamNotFound
+from rondel.decoder.errors import (
+    ChunkTooLong,
+    ServerInternal,
+    StaleGeneration,
+    StreamClosed,
+    StreamNotFound,
+)
 from rondel.decoder.explanation import Explanation
 from rondel.decoder.options import AttendOptions, checked_options
 from rondel.v1 import attention_pb2 as pb
@@ -26,29 +33,27 @@ from rondel.v1.options_pb2 import AttendOptions as AttendOptionsMessage
 from rondel.v1.wire import from_tensor, to_tensor
 
 
-class StreamCore(StreamState):
+class StreamCore(LastingStream):
     """What can be done with a remote stream, each as the steps of an operation."""
 
     def __init__(
-        self, reply: pb.OpenStreamResponse, opened: dict[str, StreamCore], max_message_bytes: int
+        self,
+        reply: pb.OpenStreamResponse,
+        opened: dict[str, StreamCore],
+        max_message_bytes: int,
+        journal: Journal | None = None,
     ) -> None:
-        super().__init__(reply, max_message_bytes)
+        super().__init__(reply, max_message_bytes, journal)
         self._opened = opened
         opened[reply.handle] = self
 
     def _store(self, first: int, count: int, position: int, k: Array, v: Array) -> Steps[int]:
         """One AppendToken: k [layers, tokens, Hkv, Dk], v [layers, tokens, Hkv, Dv]."""
-        request = pb.AppendTokenRequest(
-            stream=self._ref,
-            generation=self._generation,
-            position=position,
-            first_layer=first,
-            k=to_tensor(k),
-            v=to_tensor(v),
-        )
-        reply = yield from ask(calls.APPEND, request)
+        piece = Piece(first, count, position, k.shape[1], to_tensor(k), to_tensor(v))
+        reply = yield from self._ask(calls.APPEND, self._append_request(piece))
         self._lengths[first : first + count] = [reply.layer_length] * count
         self._length = reply.committed_length
+        self._journal.note(piece, self._length)
         return reply.layer_length
 
     def _append(self, layer: int, k: Array, v: Array) -> Steps[int]:
@@ -79,7 +84,7 @@ class StreamCore(StreamState):
         with self.alone():
             request = self._question(layer, q, position, options)
             request.return_lse = bool(return_lse)
-            reply = yield from ask(calls.ATTEND, request)
+            reply = yield from self._ask(calls.ATTEND, request)
             lse = from_tensor(reply.lse, name="lse") if return_lse else None
             return from_tensor(reply.out, name="out"), lse
 
@@ -89,7 +94,7 @@ class StreamCore(StreamState):
         with self.alone():
             request = self._question(layer, q, position, options)
             request.explain = True
-            reply = yield from ask(calls.ATTEND, request)
+            reply = yield from self._ask(calls.ATTEND, request)
             return explanation_from_message(reply.explanation)
 
     def _question(
@@ -110,17 +115,15 @@ class StreamCore(StreamState):
         self, layer: int, q: Array, k: Array, v: Array, options: AttendOptions | None, return_lse: bool
     ) -> Steps[tuple[Array, Array | None]]:
         with self.alone():
-            request = pb.StepRequest(layer=layer, items=[self.item(layer, q, k, v, options, return_lse)])
-            reply = yield from ask(calls.STEP, request)
-            return self._result(layer, reply, return_lse)
+            item = self.item(layer, q, k, v, options, return_lse)
+            return (yield from self._step_one(layer, item))
 
     def _step_embeddings(self, layer: int, x: Array, options: AttendOptions | None) -> Steps[Array]:
         with self.alone():
             item = self._item(layer, options, False, self.layer_length(layer))
             item.embeddings.CopyFrom(to_tensor(checked_array("x", x, (None, None))))
             self._unfinished = None
-            reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=[item]))
-            return self._result(layer, reply, False)[0]
+            return (yield from self._step_one(layer, item))[0]
 
     def _step_all(self, q: Array, k: Array, v: Array, options: AttendOptions | None) -> Steps[Array]:
         with self.alone():
@@ -136,8 +139,7 @@ class StreamCore(StreamState):
                 for layer in range(self._spec.layers):
                     rows = q[layer, part], k[layer, part], v[layer, part]
                     item = self._item_of(layer, *rows, of_part, False, start + part.start)
-                    reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=[item]))
-                    out[layer, part], _ = self._result(layer, reply, False)
+                    out[layer, part], _ = yield from self._step_one(layer, item)
             self._unfinished = None
             return out
 
@@ -168,7 +170,7 @@ class StreamCore(StreamState):
             if self._forking != request:
                 request.request_id = request_id()
                 self._forking = request
-            reply = yield from ask(calls.FORK, request)
+            reply = yield from self._ask(calls.FORK, request)
             self._forking = None
             return reply.stream
 
@@ -180,8 +182,9 @@ class StreamCore(StreamState):
                 self._truncating = pb.TruncateStreamRequest(
                     stream=self._ref, generation=self._generation, length=length, request_id=request_id()
                 )
-            reply = yield from ask(calls.TRUNCATE, self._truncating)
+            reply = yield from self._ask(calls.TRUNCATE, self._truncating)
             self._truncating = self._unfinished = None
+            self._journal.clear()
             self._generation = reply.generation
             self._length = reply.committed_length
             self._lengths = [reply.committed_length] * self._spec.layers
@@ -189,7 +192,7 @@ class StreamCore(StreamState):
     def _seal(self) -> Steps[None]:
         with self.alone():
             request = pb.SealStreamRequest(stream=self._ref, generation=self._generation)
-            reply = yield from ask(calls.SEAL, request)
+            reply = yield from self._ask(calls.SEAL, request)
             self._length = reply.committed_length
 
     def _stats(self, quality: bool) -> Steps[StreamStats]:
@@ -203,16 +206,20 @@ class StreamCore(StreamState):
         self._opened.pop(self.handle, None)
 
     def close_steps(self) -> Steps[None]:
-        # Not `_alone`: closing twice is fine, and closing must work while another call hangs.
+        # Not `alone`: closing twice is fine, and closing must work while another call hangs.
         if self._closed:
             return
+        if self._closing is None:  # one that failed may have been carried out: it keeps its name
+            self._closing = pb.CloseStreamRequest(stream=self._ref, request_id=request_id())
+        if self._truncating or self._attaching:  # so may these, and then the generation is another one
+            self._closing.ClearField("generation")
+        else:
+            self._closing.generation = self._generation
+        # A lease may have been faster, the server another one by now, or the stream somebody else's.
+        with suppress(StreamNotFound, StreamClosed, StaleGeneration):
+            yield from ask(calls.CLOSE, self._closing)
         self._closed = True
         self._opened.pop(self.handle, None)
-        request = pb.CloseStreamRequest(stream=self._ref, request_id=request_id())
-        try:
-            yield from ask(calls.CLOSE, request)
-        except (StreamNotFound, StreamClosed):
-            return  # the lease was faster, or the server is another one by now
 
     def item(
         self,
@@ -256,20 +263,26 @@ class StreamCore(StreamState):
             options=_message(options),
         )
 
-    def _result(self, layer: int, reply: pb.StepResponse, return_lse: bool) -> tuple[Array, Array | None]:
+    def _step_one(self, layer: int, item: pb.StepItem) -> Steps[tuple[Array, Array | None]]:
+        request = pb.StepRequest(layer=layer, items=[item])
+        reply = yield from self._ask(calls.STEP, request, check_items)
         if len(reply.results) != 1:
             raise ServerInternal(f"the server answered {len(reply.results)} items of 1")
-        outcome = self.outcome(layer, reply.results[0], return_lse)
+        outcome = self.outcome(layer, item, reply.results[0])
         if outcome.out is None:
             raise outcome.error or ServerInternal("a step has neither output nor error")
         return outcome.out, outcome.lse
 
-    def outcome(self, layer: int, result: pb.StepResult, return_lse: bool) -> StepOutcome:
+    def outcome(self, layer: int, item: pb.StepItem, result: pb.StepResult) -> StepOutcome:
         if result.status.code:
             return StepOutcome(None, None, item_error(result.status))
         self._lengths[layer] = result.layer_length
         self._length = result.committed_length
-        lse = from_tensor(result.lse, name="lse") if return_lse else None
+        if result.layer_length > self._length:
+            self._journal.note(Piece.of_step(layer, item), self._length)
+        else:
+            self._journal.settle(self._length)
+        lse = from_tensor(result.lse, name="lse") if item.return_lse else None
         return StepOutcome(from_tensor(result.out, name="out"), lse, None)
 
 
@@ -281,8 +294,3 @@ def _message(options: AttendOptions | None) -> AttendOptionsMessage | None:
 def _even_pieces(tokens: int, most: int) -> Iterator[slice]:
     for start in range(0, tokens, most):
         yield slice(start, min(tokens, start + most))
-
-
-def request_id() -> str:
-    """A name for a request, so that its repetition is known as one."""
-    return uuid.uuid4().hex

@@ -13,10 +13,12 @@ from rondel.decoder.errors import (
     DeadlineExpired,
     Fact,
     InvalidRequest,
+    PermissionDenied,
     QuotaExceeded,
     RondelError,
     ServerInternal,
     ServerUnavailable,
+    Unauthenticated,
     from_reason,
 )
 
@@ -80,6 +82,10 @@ def _from_code(code: grpc.StatusCode | None, details: str, target: str) -> Ronde
             return _too_large(details, target)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return QuotaExceeded(f"the server at {target} refused: {details}", target=target)
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return Unauthenticated(f"the server at {target} does not know us: {details}", target=target)
+        case grpc.StatusCode.PERMISSION_DENIED:
+            return PermissionDenied(f"the server at {target} does not let us: {details}", target=target)
         case grpc.StatusCode.UNIMPLEMENTED:
             return InvalidRequest(f"{target} is no Rondel server of this version: {details}", target=target)
         case _:

@@ -32,8 +32,8 @@ class Limits:
     """Bytes that the client sends or takes at most."""
     server: int | None = None
     """Bytes that the server takes or sends at most; None = it was not asked yet."""
-    epoch: int | None = None
-    """The server that said so: another one, started later, has another epoch."""
+    start: int | None = None
+    """The start of the server that said so: the same server, started anew, may have others."""
 
     @property
     def in_force(self) -> int:

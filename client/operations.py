@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from rondel.client import calls
 from rondel.client.calls import Steps, ask
 from rondel.client.checks import checked_limit, checked_list, checked_spec, checked_text
-from rondel.client.core import StreamCore, request_id
+from rondel.client.lasting import request_id
 from rondel.client.limits import Limits
 from rondel.client.opened import Opened
-from rondel.client.values import Array, Options, ServerInfo, StepOutcome
-from rondel.decoder.errors import (
-    DeadlineExpired,
-    InvalidRequest,
-    RondelError,
-    ServerInternal,
-    ServerUnavailable,
-)
+from rondel.client.values import Array, ListedStream, ServerInfo, listed_of, tenant_of
+from rondel.decoder.errors import DeadlineExpired, InvalidRequest, RondelError, ServerUnavailable
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_to_message
+from rondel.v1.tenant_pb2 import ListStreamsRequest
 
 _UNHEARD: Final = (DeadlineExpired, ServerUnavailable)
 """After these a request may have been carried out."""
-_BATCH: Final = ("streams", "qs", "ks", "vs")
+_PAGE: Final = 500
+"""Streams in an answer, of some 100 bytes each."""
 
 
 class OpenOptions(TypedDict, total=False):
@@ -58,7 +53,7 @@ def open_stream(
         from_prefix=from_prefix,
         max_new_tokens=checked_limit(max_new_tokens),
     )
-    if limits.epoch is None:  # before there is a stream that would be lost if this failed
+    if limits.start is None:  # before there is a stream that would be lost if this failed
         yield from server_info(limits)
     for _ in range(len(opened.unanswered)):
         if opened.unanswered:  # another task of the client may have been quicker
@@ -68,13 +63,31 @@ def open_stream(
     except (*_UNHEARD, GeneratorExit):  # the last is a cancelled call
         opened.unanswered.append(request)
         raise
-    if reply.epoch != limits.epoch:
+    if reply.start_id != limits.start:
         try:
             yield from server_info(limits)
         except (RondelError, GeneratorExit):  # then nobody gets to know of the stream
             opened.unanswered.append(request)
             raise
     return reply
+
+
+def columns(items: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Streams, q, k and v of the items of a step. Raises InvalidRequest for what is none."""
+    rows = checked_list("items", items)
+    for row in rows:
+        if not isinstance(row, tuple) or len(row) != 4:
+            raise InvalidRequest("items must be tuples of a stream, q, k and v", field="items")
+    return [[row[column] for row in rows] for column in range(4)]
+
+
+def attach_stream(handle: str, limits: Limits) -> Steps[pb.OpenStreamResponse]:
+    """Take over a stream of the server by its handle."""
+    if limits.start is None:
+        yield from server_info(limits)
+    stream = pb.StreamRef(handle=checked_text("handle", handle))
+    request = pb.AttachStreamRequest(stream=stream, request_id=request_id())
+    return (yield from ask(calls.ATTACH, request)).stream
 
 
 def close_all(opened: Opened) -> list[Steps[None]]:
@@ -108,7 +121,7 @@ def pack(result: tuple[Array, Array | None]) -> Array | tuple[Array, Array]:
 def server_info(limits: Limits) -> Steps[ServerInfo]:
     """Ask what the server is and allows; ``limits`` learns from it."""
     reply = yield from ask(calls.INFO, pb.GetServerInfoRequest())
-    limits.epoch, limits.server = reply.epoch, reply.limits.max_message_bytes
+    limits.start, limits.server = reply.start_id, reply.limits.max_message_bytes
     return ServerInfo(
         version=reply.version,
         tier=reply.tier,
@@ -122,48 +135,22 @@ def server_info(limits: Limits) -> Steps[ServerInfo]:
         max_message_bytes=reply.limits.max_message_bytes,
         max_streams=reply.limits.max_streams,
         max_queue_bytes=reply.limits.max_queue_bytes,
+        max_queue_ms=reply.limits.max_queue_ms,
         max_step_items=reply.limits.max_step_items,
         idle_lease_ms=reply.limits.idle_lease_ms,
         projections=tuple(reply.projections),
+        overcommit=reply.memory.overcommit or 1.0,
+        tenant=tenant_of(reply.tenant),
     )
 
 
-def step_batch(
-    layer: int,
-    streams: Sequence[StreamCore],
-    qs: Sequence[Array],
-    ks: Sequence[Array],
-    vs: Sequence[Array],
-    options: Sequence[Options] | None,
-    return_lse: bool,
-) -> Steps[list[StepOutcome]]:
-    """One Step for many streams."""
-    checked = [checked_list(*pair) for pair in zip(_BATCH, (streams, qs, ks, vs), strict=True)]
-    checked.append([None] * len(checked[0]) if options is None else checked_list("options", options))
-    counts = tuple(map(len, checked))
-    if len(set(counts)) != 1:
-        raise InvalidRequest(f"{', '.join(_BATCH)} and options must be of one length, got {counts}")
-    for stream in checked[0]:
-        if not isinstance(stream, StreamCore):
-            raise InvalidRequest(f"streams must be streams of a client, got {type(stream).__name__}")
-    if len({id(stream) for stream in checked[0]}) != len(checked[0]):
-        raise InvalidRequest("a stream may occur once only in a batch, got one of them again")
-    if not checked[0]:
-        return []
-    outcomes: dict[int, StepOutcome] = {}
-    items: dict[int, pb.StepItem] = {}
-    with ExitStack() as inside:
-        for stream in checked[0]:
-            inside.enter_context(stream.alone())
-        for index, (stream, q, k, v, asked) in enumerate(zip(*checked, strict=True)):
-            try:
-                items[index] = stream.item(layer, q, k, v, asked, return_lse)
-            except RondelError as error:  # this stream's; the others are stepped
-                outcomes[index] = StepOutcome(None, None, error)
-        if items:
-            reply = yield from ask(calls.STEP, pb.StepRequest(layer=layer, items=items.values()))
-            if len(reply.results) != len(items):
-                raise ServerInternal(f"the server answered {len(reply.results)} items of {len(items)}")
-            for index, result in zip(items, reply.results, strict=True):
-                outcomes[index] = checked[0][index].outcome(layer, result, return_lse)
-    return [outcomes[index] for index in range(len(checked[0]))]
+def list_streams() -> Steps[list[ListedStream]]:
+    """All streams of one's tenant, oldest first."""
+    found: list[ListedStream] = []
+    request = ListStreamsRequest(page_size=_PAGE)
+    while True:
+        reply = yield from ask(calls.LIST, request)
+        found += map(listed_of, reply.streams)
+        if not reply.next_page_token:
+            return found
+        request.page_token = reply.next_page_token

@@ -28,6 +28,7 @@ class StreamState:
         self._unfinished: int | None = None  # where a call for all layers began that was not answered in full
         self._forking: pb.ForkStreamRequest | None = None
         self._truncating: pb.TruncateStreamRequest | None = None
+        self._closing: pb.CloseStreamRequest | None = None
         self._closed = False
         self._busy = threading.Lock()
         self._max_message_bytes = max_message_bytes
@@ -49,7 +50,7 @@ class StreamState:
 
     @property
     def generation(self) -> int:
-        """How often the stream was truncated, or attached to in a file."""
+        """How often the stream was truncated, attached to, or found in its file by a server's start."""
         return self._generation
 
     @property
@@ -59,7 +60,7 @@ class StreamState:
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` was called."""
+        """Whether the server has closed it, or has lost it."""
         return self._closed
 
     def layer_length(self, layer: int) -> int:

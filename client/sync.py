@@ -1,187 +1,34 @@
-"""Clients that wait. The asyncio twins are in aio.py; what both have in common is in core.py."""
+"""The client that opens streams, waiting. Its asyncio twin is in aio.py."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Literal, Self, Unpack, overload
+from typing import Unpack
+from weakref import WeakSet
 
-import grpc
-
-from rondel.client import calls, generation, operations
-from rondel.client.calls import Call
-from rondel.client.channels import Channel
-from rondel.client.checks import checked_timeout
-from rondel.client.core import StreamCore
-from rondel.client.generation import Event, GenerateOptions, Model, Prompt
+from rondel.client import calls, operations
+from rondel.client.access import AccessOptions
+from rondel.client.batch import step_batch
 from rondel.client.limits import Limits
 from rondel.client.opened import Opened
-from rondel.client.operations import OpenOptions, pack
-from rondel.client.sync_transfers import ExportedStream, Importing
-from rondel.client.values import Array, Options, ServerInfo, StepOutcome, StreamStats
+from rondel.client.operations import OpenOptions
+from rondel.client.sync_base import Client
+from rondel.client.sync_decode import DecodeCall
+from rondel.client.sync_stream import Stream
+from rondel.client.sync_transfers import Importing
+from rondel.client.values import Array, ListedStream, Options, ServerInfo, StepOutcome
 from rondel.decoder.errors import RondelError
-from rondel.decoder.explanation import Explanation
 from rondel.decoder.spec import StreamSpec
 from rondel.v1 import attention_pb2 as pb
 
 
-class Stream(ExportedStream):
-    """A stream of a remote server. Made by ``AttentionClient.open``; offers what a DecoderSession does.
-
-    Every call may raise the errors of the session's call of that name, and ServerUnavailable,
-    DeadlineExpired, Overloaded or Draining. After any of them the call may simply be made again.
-    """
-
-    def __init__(
-        self,
-        channel: Channel,
-        reply: pb.OpenStreamResponse,
-        opened: dict[str, StreamCore],
-        max_message_bytes: int,
-    ) -> None:
-        super().__init__(reply, opened, max_message_bytes)
-        self._channel = channel
-
-    def append(self, layer: int, k: Array, v: Array) -> int:
-        """Store k [n, Hkv, Dk] and v [n, Hkv, Dv]; the layer's new length."""
-        return self._channel.run(self._append(layer, k, v))
-
-    def append_all(self, k: Array, v: Array) -> int:
-        """Store k [layers, n, Hkv, Dk] and v [layers, n, Hkv, Dv]; the stream's new length."""
-        return self._channel.run(self._append_all(k, v))
-
-    @overload
-    def attend(
-        self, layer: int, q: Array, *, position: int | None = ..., options: Options = ...
-    ) -> Array: ...
-    @overload
-    def attend(
-        self,
-        layer: int,
-        q: Array,
-        *,
-        position: int | None = ...,
-        options: Options = ...,
-        return_lse: Literal[True],
-    ) -> tuple[Array, Array]: ...
-    def attend(
-        self,
-        layer: int,
-        q: Array,
-        *,
-        position: int | None = None,
-        options: Options = None,
-        return_lse: bool = False,
-    ) -> Array | tuple[Array, Array]:
-        """Attend from q [N, Hq, Dk], its first row at ``position``; out [N, Hq, Dv], and lse [N, Hq]."""
-        return pack(self._channel.run(self._attend(layer, q, position, options, return_lse)))
-
-    def explain(
-        self, layer: int, q: Array, *, position: int | None = None, options: Options = None
-    ) -> Explanation:
-        """What ``attend`` does, stage by stage. The server looks at no more than 2**20 scores in a call, and
-        its answer must be within the message limits."""
-        return self._channel.run(self._explain(layer, q, position, options))
-
-    @overload
-    def step(self, layer: int, q: Array, k: Array, v: Array, *, options: Options = ...) -> Array: ...
-    @overload
-    def step(
-        self, layer: int, q: Array, k: Array, v: Array, *, options: Options = ..., return_lse: Literal[True]
-    ) -> tuple[Array, Array]: ...
-    def step(
-        self, layer: int, q: Array, k: Array, v: Array, *, options: Options = None, return_lse: bool = False
-    ) -> Array | tuple[Array, Array]:
-        """Store k and v, and attend from q at the same positions, in one call."""
-        return pack(self._channel.run(self._step(layer, q, k, v, options, return_lse)))
-
-    def step_embeddings(self, layer: int, x: Array, *, options: Options = None) -> Array:
-        """``step`` of what the stream's projection of the layer makes of x [n, d_model]; [n, Hq, Dv]."""
-        return self._channel.run(self._step_embeddings(layer, x, options))
-
-    def step_all(self, q: Array, k: Array, v: Array, *, options: Options = None) -> Array:
-        """``step`` for all layers: q, k, v [layers, n, heads, dim]; one call per layer and chunk."""
-        return self._channel.run(self._step_all(q, k, v, options))
-
-    def fork(self, *, max_new_tokens: int | None = None, prefix_name: str = "") -> Stream:
-        """A stream that begins as this one is: see ``DecoderSession.fork``. With ``prefix_name`` it takes no
-        tokens, but ``open`` may begin with it until it is closed, which this client's end does not do."""
-        reply = self._channel.run(self._fork(max_new_tokens, prefix_name))
-        return Stream(self._channel, reply, {} if prefix_name else self._opened, self._max_message_bytes)
-
-    def truncate(self, length: int) -> None:
-        """Take tokens off the end. Raises RollbackTooDeep, SequenceGap, StaleGeneration."""
-        self._channel.run(self._truncate(length))
-
-    def seal(self) -> None:
-        """Let nothing change the stream from now on. Raises SequenceGap, StaleGeneration."""
-        self._channel.run(self._seal())
-
-    def stats(self, *, quality: bool = False) -> StreamStats:
-        """What the stream holds on the server; with ``quality`` also what int8 storage makes of its keys."""
-        return self._channel.run(self._stats(quality))
-
-    def close(self) -> None:
-        """End the stream and give its memory back. Closing again does nothing."""
-        self._channel.run(self.close_steps())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        with suppress(RondelError):  # the first error is the one to see
-            self.close()
-
-
-class _Closing(ABC):
-    """Closed when its ``with`` block ends."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End it. Closing again does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _Client(_Closing):
-    def __init__(
-        self,
-        target: str,
-        *,
-        timeout: float = calls.DEFAULT_TIMEOUT,
-        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
-    ) -> None:
-        self._channel = Channel(target, timeout, max_message_bytes)
-
-    @property
-    def target(self) -> str:
-        """The server's address, as it was given."""
-        return self._channel.target
-
-    def close(self) -> None:
-        """End the connection and whatever still runs on it. Closing again does nothing."""
-        self._channel.close()
-
-
-class AttentionClient(_Client, Importing[Stream]):
+class AttentionClient(Client, Importing[Stream]):
     """Opens streams on a server at ``host:port`` or ``unix:/path``; connects at the first call.
 
     ``timeout``: seconds for a call, its retries included. ``max_message_bytes``: largest message that is
-    sent or taken; the server has a limit of its own. May be used by many threads at once. Raises
-    InvalidSpec for what cannot be meant.
+    sent or taken; the server has a limit of its own. ``access``: see AccessOptions. May be used by many
+    threads at once. Raises InvalidSpec for what cannot be meant.
     """
 
     def __init__(
@@ -190,10 +37,12 @@ class AttentionClient(_Client, Importing[Stream]):
         *,
         timeout: float = calls.DEFAULT_TIMEOUT,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
+        **access: Unpack[AccessOptions],
     ) -> None:
-        super().__init__(target, timeout=timeout, max_message_bytes=max_message_bytes)
+        super().__init__(target, timeout=timeout, max_message_bytes=max_message_bytes, **access)
         self._opened = Opened()
         self._limits = Limits(max_message_bytes)
+        self._calls: WeakSet[DecodeCall] = WeakSet()
 
     def open(self, spec: StreamSpec | None = None, **options: Unpack[OpenOptions]) -> Stream:
         """Open a stream, empty or with a named prefix; options as in OpenOptions.
@@ -204,12 +53,27 @@ class AttentionClient(_Client, Importing[Stream]):
         steps = operations.open_stream(spec, self._limits, self._opened, **options)
         return self._stream(self._channel.run(steps))
 
+    def attach(self, handle: str) -> Stream:
+        """Take over the stream of a handle, from whoever has used it: only what all its layers have stays,
+        and its other users get StaleGeneration. Raises StreamNotFound, StreamClosed."""
+        return self._stream(self._channel.run(operations.attach_stream(handle, self._limits)))
+
+    def decode(self) -> DecodeCall:
+        """A long-lived call for the steps of many streams, which is to be closed: ``with``."""
+        call = DecodeCall(self._channel, self._limits, self._opened)
+        self._calls.add(call)
+        return call
+
     def _stream(self, reply: pb.OpenStreamResponse) -> Stream:
         return Stream(self._channel, reply, self._opened, self._limits.in_force)
 
     def info(self) -> ServerInfo:
         """What the server is and allows."""
         return self._channel.run(operations.server_info(self._limits))
+
+    def list_streams(self) -> list[ListedStream]:
+        """The streams of this client's tenant, oldest first, whoever opened them."""
+        return self._channel.run(operations.list_streams())
 
     def step_batch(
         self,
@@ -223,72 +87,13 @@ class AttentionClient(_Client, Importing[Stream]):
         return_lse: bool = False,
     ) -> list[StepOutcome]:
         """``step`` one layer of many streams in one call; each has its own output or error."""
-        return self._channel.run(operations.step_batch(layer, streams, qs, ks, vs, options, return_lse))
+        return self._channel.run(step_batch(layer, streams, qs, ks, vs, options, return_lse))
 
     def close(self) -> None:
         """Close the streams that are still open, then the connection. Closing again does nothing."""
+        for call in list(self._calls):
+            call.close()
         for steps in operations.close_all(self._opened):
             with suppress(RondelError):  # an unreachable server frees them when their lease ends
                 self._channel.run(steps)
         super().close()
-
-
-class Generation(Iterator[Event], _Closing):
-    """A running generation: iterate for its events, or over ``text()`` for its text alone.
-
-    Closing it, leaving its ``with`` block or forgetting it cancels the call, and the server stops.
-    """
-
-    def __init__(self, channel: Channel, call: Call, timeout: float) -> None:
-        self._channel = channel
-        self._closed = False
-        self._replies = channel.start(call, timeout)
-
-    def __next__(self) -> Event:
-        while not self._closed:
-            try:
-                event = generation.read_event(next(self._replies))
-            except grpc.RpcError as failure:
-                raise self._channel.error(failure) from None
-            if event is not None:
-                return event
-        raise StopIteration
-
-    def text(self) -> Iterator[str]:
-        """The pieces of the answer, as they come."""
-        for event in self:
-            if not isinstance(event, generation.Started) and event.text:
-                yield event.text
-
-    def close(self) -> None:
-        """Cancel what is left. Closing again, or after the end, does nothing."""
-        self._closed = True
-        self._replies.cancel()
-
-    def __del__(self) -> None:
-        replies = getattr(self, "_replies", None)  # absent when starting the call failed
-        if replies is not None:
-            replies.cancel()
-
-
-class GenerationClient(_Client):
-    """Has a server's language model continue prompts. Options as for AttentionClient."""
-
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        timeout: float = calls.DEFAULT_GENERATION_TIMEOUT,
-        **options: Unpack[GenerateOptions],
-    ) -> Generation:
-        """Start a generation: text is continued as it is, (role, content) pairs through the chat template.
-
-        ``timeout`` is for the whole of it, in seconds. Raises InvalidSpec or InvalidRequest for options
-        that cannot be sent; the server's errors are raised by the iteration.
-        """
-        call = generation.generate_call(prompt, options)
-        return Generation(self._channel, call, checked_timeout(timeout))
-
-    def models(self) -> list[Model]:
-        """The server's models; the first is its default."""
-        return self._channel.run(generation.list_models())

@@ -15,6 +15,7 @@ from rondel.client.channels import Channel
 from rondel.client.checks import checked_timeout
 from rondel.client.core import StreamCore
 from rondel.client.limits import Limits
+from rondel.client.running import Runner
 from rondel.client.transfers import Arriving, Progress, S, Source, export_call, ref_of
 from rondel.decoder.binary import BinaryReader, BinaryWriter, write_all
 from rondel.decoder.errors import ServerUnavailable
@@ -24,7 +25,7 @@ from rondel.v1 import attention_pb2 as pb
 class ExportedStream(StreamCore):
     """A stream that can be exported."""
 
-    _channel: Channel
+    _channel: Runner
 
     def export(
         self,
@@ -40,9 +41,8 @@ class ExportedStream(StreamCore):
         After an error the file holds the beginning of a snapshot, which no import takes.
         """
         with self.alone():
-            return _receive(
-                self._channel, export_call(self._ref, self._max_message_bytes), file, timeout, progress
-            )
+            call = export_call(self._ref, self._max_message_bytes)
+            return _receive(self._channel.channel, call, file, timeout, progress)
 
 
 class Importing(ABC, Generic[S]):
@@ -129,7 +129,7 @@ class Upload:
 
     def run(self) -> pb.ImportStreamResponse:
         """The reply. Raises what it means when there is none, and what the file raises."""
-        call = self._channel.upload(calls.IMPORT).future(self._requests(), timeout=self._timeout)
+        call = self._channel.upload(calls.IMPORT)(self._requests(), timeout=self._timeout)
         call.add_done_callback(lambda _: self.cancel())
         try:
             while self._wanted.get():

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 from rondel.client import calls
 from rondel.client.calls import Call
 from rondel.client.checks import checked_text
-from rondel.client.core import StreamCore, request_id
+from rondel.client.core import StreamCore
+from rondel.client.lasting import request_id
 from rondel.decoder.binary import BinaryReader
 from rondel.decoder.errors import InvalidRequest, ServerInternal
 from rondel.v1 import attention_pb2 as pb

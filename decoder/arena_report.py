@@ -6,8 +6,10 @@ import os
 from dataclasses import dataclass
 
 from rondel.decoder.cache.arena_file import ArenaFile
+from rondel.decoder.cache.draft import Draft
+from rondel.decoder.cache.slab_map import SlabMap
 from rondel.decoder.cache.slabs import UNIT
-from rondel.decoder.cache.survey import Draft, SlabMap, survey
+from rondel.decoder.cache.survey import survey
 from rondel.decoder.checks import checked_verify
 from rondel.decoder.damage import damage
 from rondel.decoder.kernels import KERNELS

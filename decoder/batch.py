@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from rondel.decoder.arrays import Floats
 from rondel.decoder.cache.undo import Undo
@@ -80,6 +79,8 @@ def run_steps(steps: Sequence[Step]) -> list[StepResult | Exception]:
             undo.restore()
         raise
     finally:
+        for undo in undos:
+            undo.end()
         for turn in turns:
             turn.end()
     return [results[number] for number in range(len(steps))]
@@ -97,14 +98,14 @@ def _begin(number: int, step: Step, turns: list[Turn], undos: list[Undo]) -> _Be
     writer, rings = session._writer, session._ring(step.layer)
     call = LayerCall.of_step(step.layer, rings, step.q, step.k, step.v, step.options, session._kernels)
     calls = [call]
-    parts = writer.parts(calls)
-    part = next(parts, slice(0, 0))
-    undo = writer.undo(calls)
+    pieces = writer.pieces(calls)
+    undo = writer.undo(calls, pieces)
     undos.append(undo)
     try:
-        if part.stop < len(call.k):  # a one-layer stream that wraps within the step, or a long one
-            writer.carry_out(calls, chain([part], parts), session._kernels)
+        if pieces is not None:  # a one-layer stream that wraps within the step, or a long one
+            writer.carry_out(calls, pieces, session._kernels)
             return _result(call)
+        part = slice(0, len(call.k))
         first = writer.place(call, part, session._kernels)
         return _Begun(number, session, call, undo, first, call.queries(session._arena.base, first, part))
     except Exception:

@@ -93,6 +93,12 @@ class StreamClosed(RondelError):
     reason = "STREAM_CLOSED"
 
 
+class StreamDamaged(RondelError):
+    """What an arena's file holds of the stream is not what was stored; it is set aside, others go on."""
+
+    reason = "STREAM_DAMAGED"
+
+
 class StreamSealed(RondelError):
     """The stream was sealed: it takes no tokens and gives none up."""
 
@@ -182,23 +188,29 @@ class RollbackTooDeep(RondelError, ValueError):
 
 
 class BudgetExceeded(RondelError, MemoryError):
-    """The arena has no room for what was asked (``requested`` and ``available``, bytes)."""
+    """The arena has no room for what was asked (``requested`` and ``available``, bytes; both 0 where others'
+    use of it is not to be known, as on a server with several tenants)."""
 
     reason = "BUDGET_EXCEEDED"
 
     @property
     def requested(self) -> int:
-        return self._int("requested")
+        return int(self.facts.get("requested", 0))
 
     @property
     def available(self) -> int:
-        return self._int("available")
+        return int(self.facts.get("available", 0))
 
 
 class QuotaExceeded(RondelError):
-    """A limit on the number or size of streams, not on memory itself, was reached."""
+    """A limit on the number or size of streams or the rate of steps, not on memory itself, was reached.
+    ``retry_after_ms`` is a hint where waiting helps; 0 = it does not."""
 
     reason = "QUOTA_EXCEEDED"
+
+    @property
+    def retry_after_ms(self) -> int:
+        return int(self.facts.get("retry_after_ms", 0))
 
 
 class CorruptSnapshot(RondelError, ValueError):
@@ -271,6 +283,24 @@ class Overloaded(RondelError):
         return int(self.facts.get("retry_after_ms", 0))
 
 
+class Unauthenticated(RondelError, PermissionError):
+    """The server does not know who is calling: no token, or one that is not or no longer good."""
+
+    reason = "UNAUTHENTICATED"
+
+    def __str__(self) -> str:  # OSError would format errno and strerror
+        return self.message
+
+
+class PermissionDenied(RondelError, PermissionError):
+    """The server knows who is calling, and that caller may not use it."""
+
+    reason = "PERMISSION_DENIED"
+
+    def __str__(self) -> str:  # OSError would format errno and strerror
+        return self.message
+
+
 class Draining(RondelError):
     """The server is shutting down and takes no new work."""
 
@@ -278,7 +308,7 @@ class Draining(RondelError):
 
 
 class DeadlineExpired(RondelError, TimeoutError):
-    """The deadline passed before the work began; nothing was changed."""
+    """The deadline passed, or was about to, before the work could be done; nothing was changed."""
 
     reason = "DEADLINE_EXPIRED"
 

@@ -65,7 +65,7 @@ class QueryRows:
 
     def part(self, rows: slice) -> QueryRows:
         """Some of the rows of a whole call."""
-        if rows.stop - rows.start == len(self.q):
+        if rows == slice(0, len(self.q)):
             return self
         sinks = None if self.q_sinks is None else self.q_sinks[rows]
         return QueryRows(self.q[rows], self.out[rows], self.lse[rows], self.options, sinks, rows)

@@ -242,17 +242,6 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
 
     # --- life cycle -----------------------------------------------------------------------------------
 
-    def truncate(self, length: int) -> None:
-        """Forget all tokens from position ``length`` on, in every layer; a new generation begins.
-
-        Raises:
-            SequenceGap: the stream is not that long.
-            RollbackTooDeep: the ring no longer holds what that length would see (see ``min_length``).
-            StreamSealed: the stream was sealed.
-        """
-        with self._turn:
-            self._extent.truncate(length)
-
     def fork(self, *, max_new_tokens: int | None = None, tag: bytes | None = b"") -> DecoderSession:
         """A stream of its own that begins with this one's tokens, lengths and claims, at generation 0.
 
@@ -276,16 +265,6 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
             if tag is not None:
                 fork.publish(tag)
             return fork
-
-    def seal(self) -> None:
-        """Let nothing change the stream from now on: it refuses tokens and truncates with StreamSealed and is
-        only attended to, as the memory of cross-attention is. Doing it twice is harmless.
-
-        Raises:
-            SequenceGap: the layers are not equally long.
-        """
-        with self._turn:
-            self._extent.seal()
 
     # --- inside ---------------------------------------------------------------------------------------
 

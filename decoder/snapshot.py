@@ -85,7 +85,7 @@ class PreservedStream(StreamView, ABC):
 
         Raises:
             InvalidRequest, InvalidSpec: ``at_most`` is below 1; as snapshot does.
-            BudgetExceeded: the arena has no room for the copies.
+            BudgetExceeded, QuotaExceeded: no room for the copies, in the arena or on the account.
         """
         at_most = integer("at_most", at_most, least=1)
         with self._turn:

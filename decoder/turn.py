@@ -1,11 +1,12 @@
-"""One caller at a time, and none after the end."""
+"""One caller at a time, none after the end, and none before what is there was found to be sound."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
-from rondel.decoder.errors import SessionBusy, StreamClosed
+from rondel.decoder.errors import SessionBusy, StreamClosed, StreamDamaged
 
 
 class Turn:
@@ -21,13 +22,16 @@ class Turn:
         self.closed = False
         self._lock = threading.Lock()
 
-    def begin(self) -> None:
-        """Enter without a context; :meth:`end` is then the caller's duty."""
+    def begin_last(self) -> None:
+        """Enter to end the stream, whatever is in it. :meth:`end` is then the caller's duty."""
         if not self._lock.acquire(blocking=False):
             raise SessionBusy("another call is running in this session; a session has one caller at a time")
         if self.closed:
             self._lock.release()
             raise StreamClosed("the stream is closed")
+
+    begin = begin_last
+    """Enter without a context."""
 
     def end(self) -> None:
         """Leave."""
@@ -39,3 +43,30 @@ class Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lock.release()
+
+
+class CheckedTurn(Turn):
+    """A turn that begins only when ``check`` has said, once, that nothing is wrong: it returns what is.
+
+    Whoever comes meanwhile waits for that; the check may be under way elsewhere, too. Raises also:
+        StreamDamaged: something is wrong, now and at every time after.
+    """
+
+    def __init__(self, check: Callable[[], str]) -> None:
+        super().__init__()
+        self._check: Callable[[], str] | None = check
+
+    def begin(self) -> None:
+        self.begin_last()
+        if self._check is None:
+            return
+        try:
+            reason = self._check()
+            if reason:
+                raise StreamDamaged(f"the stream was damaged in its file, and is set aside: {reason}")
+        except BaseException:
+            self.end()
+            raise
+        self._check = None
+
+    __enter__ = begin

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from rondel.decoder.appraisal import appraise
+from rondel.decoder.cache.cuts import Cut
 from rondel.decoder.cache.extent import StreamExtent
 from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
@@ -45,6 +46,11 @@ class StreamView:
     def generation(self) -> int:
         """How often the stream was truncated, or attached to in a file."""
         return self._extent.generation
+
+    @property
+    def last_truncate(self) -> Cut | None:
+        """What the last ``truncate`` did, with its note; None = there was none."""
+        return self._extent.cut
 
     @property
     def sealed(self) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.record import StreamRecord
 from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
+from rondel.decoder.cache.saved import SavedUndo
 from rondel.decoder.cache.undo import Undo
 from rondel.decoder.call import LayerCall
-from rondel.decoder.errors import ChunkTooLong
+from rondel.decoder.errors import BudgetExceeded, ChunkTooLong
 from rondel.decoder.kernels import Kernels
 from rondel.decoder.spec import StreamSpec
 
@@ -32,30 +34,47 @@ class Writer:
 
     def apply(self, calls: Sequence[LayerCall], kernels: Kernels) -> None:
         """Store the tokens of checked calls and attend where there are queries: whole or not at all."""
-        self.carry_out(calls, self.parts(calls), kernels)
+        pieces = self.pieces(calls)
+        with self.undo(calls, pieces):
+            self.carry_out(calls, pieces or iter([slice(0, len(calls[0].k))]), kernels)
 
-    def carry_out(self, calls: Sequence[LayerCall], parts: Iterable[slice], kernels: Kernels) -> None:
-        """:meth:`apply` for calls that :meth:`parts` has settled."""
-        with self.undo(calls):
-            for part in parts:
-                for call in calls:
-                    first = self.place(call, part, kernels)
-                    kernels.attend(call.queries(self.arena.base, first, part))
-                    self.extent.advance(call.layer, first + part.stop - part.start)
+    def carry_out(self, calls: Sequence[LayerCall], pieces: Iterator[slice], kernels: Kernels) -> None:
+        """:meth:`apply` for calls that :meth:`pieces` has settled, within their :meth:`undo`."""
+        for part in pieces:
             for call in calls:
-                call.finish()
+                first = self.place(call, part, kernels)
+                kernels.attend(call.queries(self.arena.base, first, part))
+                self.extent.advance(call.layer, first + part.stop - part.start)
+        for call in calls:
+            call.finish()
 
-    def undo(self, calls: Sequence[LayerCall]) -> Undo:
+    def undo(self, calls: Sequence[LayerCall], pieces: Iterator[slice] | None = None) -> Undo:
         """A context for carrying out checked calls: if it is left by an exception, nothing has changed.
 
         Raises:
             QuotaExceeded: a page would have to be copied that no room is promised for (``Reservation.own``).
+            BudgetExceeded: with overcommit there is no room for such a copy, promised or not.
             MemoryError: no room for what undoing needs.
+            ChunkTooLong: no room for it in the arena's file, which a call in pieces needs (``saved.py``).
         """
         if self.pages.shares:
             self._own(calls)
         writes = [(call.rings, call.layer) for call in calls]
-        return Undo(self.extent, self.rings, self.pages, writes, len(calls[0].k))
+        tokens, record = len(calls[0].k), self.pages.record
+        parts = self.extent, self.rings, self.pages, writes, tokens
+        if pieces is None or not isinstance(record, StreamRecord):
+            return Undo(*parts)
+        if not self.extent.forgets(self.extent.length + tokens):
+            return Undo(*parts)
+        try:
+            return SavedUndo(*parts, arena=self.arena, record=record)
+        except BudgetExceeded as error:
+            limit = self.spec.max_chunk or tokens
+            raise ChunkTooLong(
+                f"{tokens} tokens at once overwrite what a kill would have the stream go back to, and the "
+                f"arena has no room to keep that meanwhile: at most {limit} at once; {error.message}",
+                limit=limit,
+            ) from error
 
     def _own(self, calls: Sequence[LayerCall]) -> None:
         """Have all pages that the calls will write to for this stream alone, before the first is written to.
@@ -66,8 +85,9 @@ class Writer:
         end = first + len(calls[0].k)
         self.pages.own([place for call in calls for place in call.rings.places(call.layer, first, end)])
 
-    def parts(self, calls: Sequence[LayerCall]) -> Iterator[slice]:
-        """Settles checked calls, once; the pieces to carry them out in, each cut when it is asked for.
+    def pieces(self, calls: Sequence[LayerCall]) -> Iterator[slice] | None:
+        """Settles checked calls, once. None = they are carried out at once; else the pieces to carry them out
+        in, each cut when it is asked for.
 
         Raises:
             InvalidShape: options do not cover what the rows will see.
@@ -89,10 +109,10 @@ class Writer:
         # Layers that are all of the stream's advance piece by piece. Mostly there is one.
         if len(calls) < self.spec.layers or ahead or tokens <= min(PIECE, room):
             self.extent.end()  # what a restore that was interrupted may have left
-            return iter([slice(0, tokens)])
-        return self._pieces(tokens)
+            return None
+        return self._cut(tokens)
 
-    def _pieces(self, tokens: int) -> Iterator[slice]:
+    def _cut(self, tokens: int) -> Iterator[slice]:
         self.extent.begin(self.extent.length)
         yield from chunks(self.spec, self.extent, tokens, PIECE)
         self.extent.end()

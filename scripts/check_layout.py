@@ -38,8 +38,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     _SPEC: (_ERRORS, f"{_DECODER}.checks", _ROPE),
     f"{_DECODER}.reference": (_ERRORS, f"{_DECODER}.reference"),
     f"{_DECODER}.kernels": (_ERRORS, f"{_DECODER}.kernels"),
-    f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.cache"),
+    f"{_DECODER}.cache": (_ERRORS, _SPEC, f"{_DECODER}.checks", f"{_DECODER}.cache"),
     f"{_DECODER}.cache.record": (
+        _ERRORS,
+        _SPEC,
+        *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header")),
+    ),
+    f"{_DECODER}.cache.draft": (
         _ERRORS,
         _SPEC,
         *(f"{_DECODER}.{name}" for name in ("cache", "snapshot_header")),
@@ -120,8 +125,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     f"{_DECODER}.arena_report": tuple(
         f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels")
     ),
-    f"{_DECODER}.attach": tuple(
-        f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels", "session")
+    f"{_DECODER}.attach": (
+        _ERRORS,
+        *(f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels", "session", "turn")),
     ),
     f"{_DECODER}.lm": (_ERRORS, _SPEC, _ROPE, f"{_DECODER}.rope_scaling", f"{_DECODER}.lm"),
     "rondel.v1": (

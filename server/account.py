@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
+
+log = logging.getLogger("rondel.server")
+
+T = TypeVar("T")
+
+
+def safely(tell: Callable[..., T], *arguments: Any) -> T | None:
+    """What ``tell(*arguments)`` returns; None if it raises, which is logged: whoever watches calls must not
+    end them, nor keep results from others."""
+    try:
+        return tell(*arguments)
+    except Exception:
+        log.exception("watching a call has failed")
+        return None
 
 
 class Listener(Protocol):
@@ -51,14 +67,14 @@ class Account:
         self.messages_received += 1
         self.bytes_received += size
         for listener in self.listeners:
-            listener.received()
+            safely(listener.received)
 
     def sent(self, size: int) -> None:
         """A message of so many bytes was sent."""
         self.messages_sent += 1
         self.bytes_sent += size
         for listener in self.listeners:
-            listener.sent()
+            safely(listener.sent)
 
     def worked(self, arrived: float, began: float, ended: float) -> None:
         """An operation of the call was carried out: when it was submitted, when it began and ended."""
@@ -66,7 +82,7 @@ class Account:
         self.queue_seconds += began - arrived
         self.kernel_seconds += ended - began
         for listener in self.listeners:
-            listener.worked(arrived, began, ended)
+            safely(listener.worked, arrived, began, ended)
 
 
 CURRENT: Final[ContextVar[Account | None]] = ContextVar("rondel_account", default=None)

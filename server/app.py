@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Coroutine
@@ -20,8 +21,10 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import SessionBusy
 from rondel.server import warm
 from rondel.server.attention import AttentionService
+from rondel.server.bounds import METADATA_BYTES
 from rondel.server.config import ServerConfig
 from rondel.server.door import Door
+from rondel.server.gate import Gate
 from rondel.server.generation import GenerationService
 from rondel.server.health import LIVENESS, Health
 from rondel.server.health import NAME as HEALTH
@@ -31,7 +34,9 @@ from rondel.server.observatory import Observatory
 from rondel.server.projections import ProjectionSets
 from rondel.server.reload import Changes
 from rondel.server.scheduler import Scheduler
+from rondel.server.security import CHECK_SECONDS, Security
 from rondel.server.streams import StreamRegistry
+from rondel.server.watchdog import watch
 from rondel.v1 import attention_pb2, generation_pb2
 
 if TYPE_CHECKING:
@@ -58,22 +63,27 @@ class Server:
 
     def __init__(self, config: ServerConfig, *, tracing: Tracing | None = None) -> None:
         self.config = config
-        self.observatory = Observatory(config, DESCRIPTORS, tracing=tracing)
-        self.arena = Arena(budget=config.budget_bytes, path=config.arena_file)
+        self.security = Security(config)
+        self.observatory = Observatory(config, DESCRIPTORS, self.security.tenants, tracing=tracing)
+        self.arena = Arena(budget=config.budget_bytes, path=config.arena_file, overcommit=config.overcommit)
         self.streams = StreamRegistry(
-            self.arena, max_streams=config.max_streams, lease_seconds=config.idle_lease_seconds
+            self.arena,
+            max_streams=config.max_streams,
+            lease_seconds=config.idle_lease_seconds,
+            tenants=self.security.tenants,
         )
         self.scheduler = self._new_worker("attention")
         self.addresses: tuple[str, ...] = ()
         """Where it listens, as gRPC targets: TCP first, with the actual port."""
         self._generator = self._new_worker("generation")
-        self._door = Door(self.observatory.insight)
+        self._door = Door(self.security, self.observatory.insight)
         self._models = Models(config.model)
         self._projections = ProjectionSets(config.projections)
         self._health = Health(
             {"": True, _ATTENTION.full_name: True, _GENERATION.full_name: config.model is not None}
         )
         self._server = grpc.aio.server(options=_options(config))
+        self._verification: warm.Verification | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped: asyncio.Task[None] | None = None
 
@@ -112,11 +122,13 @@ class Server:
             await self.observatory.open(self.streams, workers, self._health)
             await self._generator.run(self._projections.load, cost=0)
             await self._generator.run(self._models.load, cost=0)
-            await self.scheduler.run(self._take_back, cost=0)
+            verification = await self.scheduler.run(self._take_back, cost=0)
             self._register()
             self.addresses = self._bind()
             await self._server.start()
             self._health.begin()
+            verification.start()
+            self._verification = verification
         except BaseException:
             await self.stop(drain_seconds=0)
             raise
@@ -126,6 +138,7 @@ class Server:
                 self._watch(self._generator, "generation", ("", LIVENESS, _GENERATION.full_name))
             ),
             asyncio.create_task(self._expire()),
+            asyncio.create_task(self._refresh()),
         ]
         log.info(
             "rondel %s serves on %s: tier %s, %d cores, budget %d bytes, at most %d streams, "
@@ -152,6 +165,7 @@ class Server:
         self.config = changes.config
         self.streams.max_streams = self.config.max_streams
         self.observatory.reload(self.config)
+        self.security.reload()
         return changes
 
     async def stop(self, *, drain_seconds: float | None = None) -> None:
@@ -167,6 +181,8 @@ class Server:
     async def _stop(self, drain_seconds: float) -> None:
         end = time.monotonic() + drain_seconds
         self._models.give_up()
+        if self._verification is not None:
+            self._verification.stop()
         self._health.end()
         self._door.shut()
         for task in self._tasks:
@@ -191,11 +207,18 @@ class Server:
             log.info("stopped")
 
     def _new_worker(self, name: str) -> Scheduler:
-        observer = self.observatory.observer(name)
-        return Scheduler(name, queue_bytes=self.config.queue_bytes, observer=observer)
+        # How much waits for the other one is bounded by the number of generations, each of which takes turns.
+        most = self.config.max_queue_seconds if name == "attention" else 0.0
+        return Scheduler(
+            name,
+            queue_bytes=self.config.queue_bytes,
+            queue_seconds=most or math.inf,
+            stuck_seconds=self.config.stuck_seconds or math.inf,
+            observer=self.observatory.observer(name),
+        )
 
-    def _take_back(self) -> None:
-        warm.take_back(self.streams, self._projections, self.config.verify)
+    def _take_back(self) -> warm.Verification:
+        return warm.take_back(self.streams, self._projections, self.config.verify)
 
     def _check_addresses(self) -> None:
         if self.config.port is not None:
@@ -204,13 +227,13 @@ class Server:
             check_unix(self.config.unix_path)
 
     def _register(self) -> None:
-        attention = AttentionService(
-            self.config, self.streams, self.scheduler, self._projections, __version__
+        attention = AttentionService(self.config, self.streams, self.scheduler, self._projections)
+        generation = GenerationService(
+            self.config, self.arena, self.security.tenants, self._generator, self._models
         )
-        generation = GenerationService(self.config, self.arena, self._generator, self._models)
-        self._server.add_generic_rpc_handlers(
-            (self._door.handlers(_ATTENTION, attention), self._door.handlers(_GENERATION, generation))
-        )
+        for service, servicer in ((_ATTENTION, attention), (_GENERATION, generation)):
+            inside = self._door.handlers(service, servicer)
+            self._server.add_generic_rpc_handlers((Gate(inside, self.security.identity),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if self.config.reflection:
             reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME, HEALTH), self._server)
@@ -218,22 +241,26 @@ class Server:
     def _bind(self) -> tuple[str, ...]:
         addresses = []
         if self.config.tcp_address is not None:
-            addresses.append(bind_tcp(self._server, self.config.tcp_address))
+            certificates = self.security.certificates
+            credentials = None if certificates is None else certificates.credentials()
+            addresses.append(bind_tcp(self._server, self.config.tcp_address, credentials))
         if self.config.unix_path is not None:
             addresses.append(bind_unix(self._server, self.config.unix_path))
         return tuple(addresses)
 
     async def _watch(self, scheduler: Scheduler, name: str, services: tuple[str, ...]) -> None:
-        """A server whose worker is gone says so."""
-        await scheduler.ended.wait()
-        log.critical("the %s worker has ended", name)
-        self._health.fail(services)
+        await watch(scheduler, name, services, self._health, self.config.stuck_seconds)
 
     async def _expire(self) -> None:
         lease = self.config.idle_lease_seconds
         while lease:
             await asyncio.sleep(min(lease / 4, 10.0))
             self.scheduler.post(self._expire_now)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.security.reload(all_files=False)
 
     def _expire_now(self) -> None:
         if count := self.streams.expire():
@@ -252,6 +279,12 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.max_concurrent_streams", config.max_calls_per_connection),
+        ("grpc.max_allowed_incoming_connections", config.max_connections),
+        # The first is what peers are told, and what they may be refused beyond; the second is never exceeded.
+        ("grpc.max_metadata_size", METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES),
+        # A connection that does not speak, or not our language, is closed; the default waits two minutes.
+        ("grpc.server_handshake_timeout_ms", 20_000),
         # Two servers on one port would each have half of the streams.
         ("grpc.so_reuseport", 0),
         # Clients may ping every 10 s, idle or not; the default answers that with GOAWAY.

@@ -8,12 +8,15 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from rondel.server import loads, steps
 from rondel.server.bounds import check_items
 from rondel.server.config import ServerConfig
 from rondel.server.decode import Decoding
 from rondel.server.decode_operations import Operations
 from rondel.server.door import Call
 from rondel.server.duplex import Duplex
+from rondel.server.listing import list_streams
+from rondel.server.operation import Load
 from rondel.server.projections import ProjectionSets
 from rondel.server.scheduler import Scheduler
 from rondel.server.stepping import Asked, Stepping
@@ -22,9 +25,11 @@ from rondel.server.tenant_streams import TenantStreams
 from rondel.server.transfers import Transfers
 from rondel.server.work import Work
 from rondel.v1 import attention_pb2 as pb
+from rondel.v1.tenant_pb2 import ListStreamsRequest, ListStreamsResponse
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
+T = TypeVar("T")
 
 
 class AttentionService:
@@ -36,41 +41,53 @@ class AttentionService:
         streams: StreamRegistry,
         scheduler: Scheduler,
         projections: ProjectionSets,
-        version: str,
     ) -> None:
         self._config = config
         self._streams = streams
         self._scheduler = scheduler
-        self._work = Work(config, streams, projections, version)
-        self._stepping = Stepping(config, streams)
+        self._work = Work(config, streams, projections, scheduler)
+        self._stepping = Stepping(config, streams, scheduler)
         self._transfers = Transfers(config, streams, scheduler, projections)
         operations = Operations(config, streams, scheduler, self._stepping, self._work)
         self._decoding = Decoding(config, operations, self._work.hello)
 
     async def open_stream(self, request: pb.OpenStreamRequest, call: Call) -> pb.OpenStreamResponse:
-        return await self._on_worker(self._work.open, request, call)
+        return await self._on_worker(self._work.open, request, call, loads.OPEN)
 
     async def append_token(self, request: pb.AppendTokenRequest, call: Call) -> pb.AppendTokenResponse:
-        return await self._on_worker(self._work.append, request, call)
+        with call.steps(steps.of_append(request)):
+            return await self._on_worker(self._work.append, request, call, loads.of_append(request))
 
     async def attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
-        return await self._on_worker(self._work.attend, request, call)
+        with call.steps(steps.of_attend(request)):
+            return await self._scheduler.run_piecewise(
+                partial(self._scoped, self._work.attend, request, call.tenant),
+                cost=call.size,
+                deadline=call.deadline,
+                tenant=call.tenant,
+                load=loads.of_attend(request, self._streams.look_up(call.tenant, request.stream.handle)),
+            )
 
     async def step(self, request: pb.StepRequest, call: Call) -> pb.StepResponse:
         check_items("step", "items", len(request.items), self._config.max_step_items)
-        return await self._scheduler.run_jointly(
-            self._stepping,
-            Asked(call.tenant, request, pb.StepResponse()),
-            cost=call.size,
-            deadline=call.deadline,
-            tenant=call.tenant,
-        )
+        with call.steps(steps.of_step(request)):
+            return await self._scheduler.run_jointly(
+                self._stepping,
+                Asked(call.tenant, request, pb.StepResponse()),
+                cost=call.size,
+                deadline=call.deadline,
+                tenant=call.tenant,
+                load=loads.of_step(
+                    request,
+                    lambda item: self._streams.look_up(call.tenant, request.items[item].stream.handle),
+                ),
+            )
 
     async def decode(self, duplex: Duplex, call: Call) -> None:
         await self._decoding.converse(duplex, call)
 
     async def fork_stream(self, request: pb.ForkStreamRequest, call: Call) -> pb.ForkStreamResponse:
-        return await self._on_worker(self._work.fork, request, call)
+        return await self._on_worker(self._work.fork, request, call, loads.FORK)
 
     async def truncate_stream(
         self, request: pb.TruncateStreamRequest, call: Call
@@ -85,6 +102,9 @@ class AttentionService:
 
     async def get_stream(self, request: pb.GetStreamRequest, call: Call) -> pb.GetStreamResponse:
         return await self._on_worker(self._work.get, request, call)
+
+    async def list_streams(self, request: ListStreamsRequest, call: Call) -> ListStreamsResponse:
+        return await self._on_worker(list_streams, request, call)
 
     async def close_stream(self, request: pb.CloseStreamRequest, call: Call) -> pb.CloseStreamResponse:
         return await self._on_worker(self._work.close, request, call)
@@ -101,17 +121,20 @@ class AttentionService:
         return await self._on_worker(self._work.info, request, call)
 
     async def _on_worker(
-        self, work: Callable[[Request, TenantStreams], Response], request: Request, call: Call
+        self,
+        work: Callable[[Request, TenantStreams], Response],
+        request: Request,
+        call: Call,
+        load: Load = loads.SHORT,
     ) -> Response:
         return await self._scheduler.run(
             partial(self._scoped, work, request, call.tenant),
-            cost=call.size,
+            cost=max(1, call.size),  # an empty request is a call, too
             deadline=call.deadline,
             tenant=call.tenant,
+            load=load,
         )
 
-    def _scoped(
-        self, work: Callable[[Request, TenantStreams], Response], request: Request, tenant: str
-    ) -> Response:
+    def _scoped(self, work: Callable[[Request, TenantStreams], T], request: Request, tenant: str) -> T:
         """On the worker, the streams of the call's tenant being its own to look up."""
         return work(request, self._streams.of(tenant))

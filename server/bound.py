@@ -30,6 +30,11 @@ class Bound:
         self._widths = [4 * group.query_heads * (group.value_dim + 1) for group in groups]
         self._stream = pb.StreamRef(handle=entry.handle, epoch=epoch)
 
+    @property
+    def handle(self) -> str:
+        """The stream's; empty while it is not known, or for good."""
+        return "" if self._stream is None else self._stream.handle
+
     def stream(self) -> pb.StreamRef:
         """On the worker: the stream. Raises StreamNotFound: what was to bind it has failed."""
         if self._stream is None:

@@ -20,6 +20,8 @@ KIB: Final = 1 << 10
 MAX_ID_BYTES: Final = 128
 MAX_NAME_BYTES: Final = 256
 MAX_PROMPT_BYTES: Final = 4 << 20
+METADATA_BYTES: Final = 16 << 10
+"""Of all the metadata of a call: names, values and 32 more for each, as HTTP/2 counts."""
 PIECE_FRAME: Final = 512
 """More than a message with a piece of a snapshot has besides it: lengths, and two names."""
 
@@ -39,6 +41,7 @@ FIELDS: Final[Mapping[str, int | str]] = {
     "rondel.v1.ImportStreamRequest.request_id": MAX_ID_BYTES,
     "rondel.v1.ImportStreamRequest.projections": MAX_ID_BYTES,
     "rondel.v1.ImportStreamRequest.data": PIECE_BYTES,
+    "rondel.v1.ListStreamsRequest.page_token": MAX_ID_BYTES,
     "rondel.v1.StreamSpec.groups": MAX_LAYERS,
     "rondel.v1.LayerGroup.layers": MAX_LAYERS,
     "rondel.v1.DivisorScaling.divisors": MAX_DIM // 2,
@@ -63,6 +66,7 @@ MESSAGES: Final[Mapping[str, int]] = {
     "rondel.v1.AttachStreamRequest": 4 * KIB,
     "rondel.v1.SealStreamRequest": 4 * KIB,
     "rondel.v1.GetStreamRequest": 4 * KIB,
+    "rondel.v1.ListStreamsRequest": 4 * KIB,
     "rondel.v1.CloseStreamRequest": 4 * KIB,
     "rondel.v1.ExportStreamRequest": 4 * KIB,
     "rondel.v1.ImportStreamRequest": PIECE_BYTES + PIECE_FRAME,

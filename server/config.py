@@ -7,13 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from rondel.decoder.checks import checked_verify
+from rondel.decoder.checks import checked_verify, real
 from rondel.decoder.errors import InvalidSpec
 
 MIB: Final = 1 << 20
 MAX_NAME_BYTES: Final = 128
 """Bytes of the name of projections; the protos have the same number."""
 CHOICES: Final = {
+    "event_loop": ("uvloop", "asyncio"),
     "log_format": ("text", "json"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_calls": ("all", "failed", "none"),
@@ -31,15 +32,31 @@ class ServerConfig:
     """
 
     host: str = "127.0.0.1"
-    """Address to listen on; anything but loopback needs allow_insecure_bind."""
+    """Address to listen on; anything but loopback needs TLS, and tenants_file or tls_client_ca."""
     port: int | None = 7411
     """TCP port; 0 = a free one; None = no TCP."""
     unix_path: str | None = None
     """Path of a unix socket to listen on as well."""
     allow_insecure_bind: bool = False
-    """Allow an address that other machines can reach, although nobody is asked who they are."""
+    """Allow an address that other machines can reach, although nobody is asked who they are, or tokens can
+    be read on the way."""
+    tls_cert: str | None = None
+    """Path of the certificate for TLS on the TCP port, PEM; read again when it changes. None = no TLS."""
+    tls_key: str | None = None
+    """Path of its key, PEM without a password."""
+    tls_client_ca: str | None = None
+    """Path of the authorities, PEM, that TLS clients must have a certificate of. Its common name, or else
+    its first alternative name, is the tenant, unless tenants_file says whose it is. None = no client needs
+    one."""
+    tenants_file: str | None = None
+    """Path of a TOML file with the tenants: their tokens, certificates and quotas (docs/security.md). Only
+    they may use the server then, also on the unix socket. Read again when it changes. None = everybody is
+    one tenant, but for tls_client_ca."""
     budget_bytes: int = 1024 * MIB
     """Memory for all streams together."""
+    overcommit: float = 1.0
+    """How many times that memory open streams may reserve, from 1 to 1000. Above 1 more streams open, and a
+    call that makes one longer can be refused as BudgetExceeded; it has then changed nothing."""
     arena_file: str | None = None
     """Path of a file for that memory, made if it is not there: streams outlive a kill of the server. None =
     they do not."""
@@ -52,10 +69,18 @@ class ServerConfig:
     """Open streams at a time; one more is refused as QuotaExceeded."""
     max_step_items: int = 1024
     """Streams that one Step call may name."""
+    max_connections: int = 4096
+    """TCP and unix connections at a time; more are closed at once."""
     max_calls_per_connection: int = 1024
     """Calls that one connection may have open at a time; more wait in the client."""
     queue_bytes: int = 64 * MIB
     """Request bytes that may wait for the kernels; more is refused as Overloaded."""
+    max_queue_seconds: float = 5.0
+    """How long a call may have to wait for the kernels, by an estimate made when it arrives; beyond it, or if
+    its deadline would come first, it is refused as Overloaded at once. 0 = no bound."""
+    stuck_seconds: float = 30.0
+    """When a worker has been inside one piece of work for so long, the server says that it is not serving and
+    refuses what the worker would have to do, until the piece is over; 0 = never."""
     max_generations: int = 16
     """Generate calls at work at a time; more is refused as Overloaded."""
     idle_lease_seconds: float = 3600.0
@@ -84,6 +109,8 @@ class ServerConfig:
     """Address of these two; anything but loopback needs allow_public_admin."""
     allow_public_admin: bool = False
     """Allow an admin_host that other machines can reach: nobody is asked who they are."""
+    event_loop: str = "uvloop"
+    """What waits for the network: uvloop, which takes a fifth less time for a call, or asyncio."""
     log_format: str = "text"
     """Format of the log on standard error: text, or json with an object per line."""
     log_level: str = "info"
@@ -103,12 +130,23 @@ class ServerConfig:
             raise InvalidSpec("a server needs a port or a unix_path to listen on, got neither", field="port")
         if self.port is not None:
             _whole("port", self.port, 0, 65535)
-            if not self.allow_insecure_bind and not is_loopback(self.host):
+            if not (self.allow_insecure_bind or self.protected or is_loopback(self.host)):
                 raise InvalidSpec(
-                    f"host must be a loopback address unless allow_insecure_bind is set (others could "
-                    f"read and end every stream), got {self.host!r}",
+                    f"host must be a loopback address unless there is TLS, and tenants_file or tls_client_ca "
+                    f"says who may call (or allow_insecure_bind is set: others could read and end every "
+                    f"stream), got {self.host!r}",
                     field="host",
                 )
+        for name in ("tls_cert", "tls_key", "tls_client_ca", "tenants_file"):
+            if getattr(self, name) == "":
+                raise InvalidSpec(f"{name} must be a path, got an empty one", field=name)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            field = "tls_cert" if self.tls_cert is None else "tls_key"
+            raise InvalidSpec("tls_cert and tls_key need each other, got one of them", field=field)
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise InvalidSpec("tls_client_ca needs tls_cert and tls_key, got neither", field="tls_client_ca")
+        if self.tls_cert is not None and self.port is None:
+            raise InvalidSpec("tls_cert is for the TCP port, and there is none", field="tls_cert")
         if self.unix_path is not None and (not self.unix_path or len(self.unix_path.encode()) > 100):
             raise InvalidSpec(
                 f"unix_path must have 1 to 100 bytes, got {len(self.unix_path.encode())}", field="unix_path"
@@ -121,14 +159,19 @@ class ServerConfig:
             raise InvalidSpec("arena_file must be a path, got an empty one", field="arena_file")
         checked_verify(self.verify)
         _whole("budget_bytes", self.budget_bytes, 1, 1 << 48)
+        real("overcommit", self.overcommit, 1.0, 1000.0)
         _whole("max_message_bytes", self.max_message_bytes, 1024, 1 << 30)
         _whole("max_streams", self.max_streams, 1, 1 << 24)
         _whole("max_step_items", self.max_step_items, 1, 1 << 20)
+        _whole("max_connections", self.max_connections, 1, 1 << 24)
         _whole("max_calls_per_connection", self.max_calls_per_connection, 1, 1 << 20)
         _whole("queue_bytes", self.queue_bytes, 1, 1 << 40)
         _whole("decode_window_bytes", self.decode_window_bytes, 1, 1 << 30)
         _whole("max_generations", self.max_generations, 1, 1 << 16)
-        for name in ("idle_lease_seconds", "stall_timeout_seconds", "drain_seconds", "pre_stop_seconds"):
+        for name in (
+            *("max_queue_seconds", "stuck_seconds", "idle_lease_seconds", "stall_timeout_seconds"),
+            *("drain_seconds", "pre_stop_seconds"),
+        ):
             seconds = getattr(self, name)
             if not (isinstance(seconds, int | float) and math.isfinite(seconds) and 0 <= seconds <= 1e8):
                 raise InvalidSpec(f"{name} must be from 0 to 1e8 seconds, got {seconds!r}", field=name)
@@ -146,6 +189,11 @@ class ServerConfig:
                 f"watch), got {self.admin_host!r}",
                 field="admin_host",
             )
+
+    @property
+    def protected(self) -> bool:
+        """Whether TCP callers must say who they are, and nobody on the way can read or change anything."""
+        return self.tls_cert is not None and bool(self.tls_client_ca or self.tenants_file)
 
     @property
     def tcp_address(self) -> str | None:

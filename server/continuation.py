@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from rondel.decoder import kernels
+from rondel.decoder.cache.account import Account
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.lm.engine import Token, generate
 from rondel.decoder.lm.forward import CHUNK
@@ -33,15 +34,30 @@ Events = list[pb.GenerateResponse]
 class Continuation:
     """A Generate request at work: :meth:`advance` until it has ended, then :meth:`close`."""
 
-    def __init__(self, request: pb.GenerateRequest, models: Models, arena: Arena, *, received: float) -> None:
+    def __init__(
+        self,
+        request: pb.GenerateRequest,
+        models: Models,
+        arena: Arena,
+        account: Account,
+        *,
+        received: float,
+    ) -> None:
         self.ended = False
         self._request = request
         self._models = models
         self._arena = arena
+        self._account = account
         self._received = received
         self._session: DecoderSession | None = None
         self._closed = False
         self._events = self._run()
+
+    @property
+    def steps(self) -> int:
+        """Tokens stored so far, each counted in every layer."""
+        session = self._session
+        return 0 if session is None else session.length * session.spec.layers
 
     def advance(self) -> Events:
         """The next events, perhaps none: `started` when memory is set aside, tokens, at last the summary.
@@ -50,7 +66,7 @@ class Continuation:
             ModelNotFound: there is no such model.
             InvalidSpec, InvalidRequest: an option or the prompt is impossible.
             LengthExceeded: the prompt is longer than the model's context.
-            BudgetExceeded: there is no room.
+            BudgetExceeded, QuotaExceeded: there is no room, or the account may not have so much.
         """
         return [] if self._closed else next(self._events)
 
@@ -90,7 +106,7 @@ class Continuation:
         # The last token is never fed back, so it needs no place.
         max_tokens = min(self._wanted, model.context_length - len(prompt) + 1)
         spec = replace(spec, max_length=len(prompt) + max_tokens - 1)
-        session = self._session = DecoderSession(spec, self._arena, tag=None)
+        session = self._session = DecoderSession(spec, self._arena, tag=None, account=self._account)
         started = pb.GenerateStarted(
             model=self._models.name,
             prompt_tokens=len(prompt),

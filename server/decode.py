@@ -18,6 +18,7 @@ from rondel.server.door import Call
 from rondel.server.duplex import Duplex
 from rondel.server.patience import Patience
 from rondel.server.pending import Pending
+from rondel.server.steps import of_operation
 from rondel.server.window import Window
 from rondel.v1 import attention_pb2 as pb
 
@@ -42,8 +43,12 @@ class Decoding:
 
 
 class Conversation:
-    """A Decode call. The handler's task writes, alone; a second one reads; and the scheduler's results come
-    as callbacks, so an operation has no task. They meet in ``_held``, ``_running`` and ``_ready``."""
+    """A Decode call. The handler's task writes; a second one reads; and the scheduler's results come as
+    callbacks, so an operation has no task. They meet in ``_held``, ``_running`` and ``_ready``.
+
+    Only one may write at a time. Where a result is there as soon as its operation was read, and the handler's
+    task waits, the reading one writes it: to wake the other would cost the loop a turn.
+    """
 
     def __init__(self, config: ServerConfig, operations: Operations, duplex: Duplex, call: Call) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,7 +60,7 @@ class Conversation:
         self._most_operations = config.max_step_items
         # A client that keeps to the rules has never more waiting here, so that what it tells is always read.
         self._most_held = config.decode_window_bytes + config.max_message_bytes
-        self._most = config.max_message_bytes
+        self._largest = self._most = config.max_message_bytes
         self._stall = config.stall_timeout_seconds
         self._patience = Patience(self._stall or None)
         self._last = 0
@@ -70,6 +75,7 @@ class Conversation:
         self._room = asyncio.Event()
         self._room.set()
         self._waiting: asyncio.Future[None] | None = None
+        self._reader_writes = False
         self._leaving = False
 
     async def run(self, hello: pb.DecodeResponse) -> None:
@@ -84,7 +90,8 @@ class Conversation:
 
         def leave() -> None:
             self._leaving = True
-            reading.cancel()
+            if not self._reader_writes:  # else it looks itself when that is over
+                reading.cancel()
 
         self._duplex.on_drain = leave
         try:
@@ -97,7 +104,7 @@ class Conversation:
         finally:
             # Cancelled here, what waits for the worker is not begun.
             for pending in self._running:
-                pending.cancel()
+                self._operations.cancel(pending)
             self._patience.close()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -143,16 +150,37 @@ class Conversation:
             await self._waiting
 
     def _wake(self) -> None:
+        if self._reader_writes:
+            return
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def _read(self) -> None:
-        while True:
-            await self._room.wait()
-            raw = await self._duplex.read()
-            if raw is None:
-                return
+        patience = Patience(self._stall or None)
+        try:
+            while not self._leaving:
+                if not self._room.is_set():
+                    await self._room.wait()
+                raw = await self._duplex.read()
+                if raw is None:
+                    return
+                await self._answer_at_once(raw, patience)
+        finally:
+            patience.close()
+
+    async def _answer_at_once(self, raw: bytes, patience: Patience) -> None:
+        """Carries out a message and, while the other task has nothing to write, writes what is ready."""
+        self._reader_writes = self._waiting is not None and not self._waiting.done()
+        try:
             self._take(raw)
+            while self._reader_writes and self._ready:
+                with patience:
+                    await self._duplex.write(self._merge())
+                self._admit()
+        finally:
+            self._reader_writes = False
+            if self._ready or self._held:  # it knows how long to wait for the client
+                self._wake()
 
     def _take(self, raw: bytes) -> None:
         """Carries out a message. Raises InvalidRequest: it is malformed, and nothing of it was done."""
@@ -178,6 +206,8 @@ class Conversation:
                 raise InvalidRequest(
                     f"operation {last} is missing, or of a kind that is not known here", field="operation"
                 )
+        if request.max_response_bytes:
+            self._most = min(self._largest, request.max_response_bytes)
         if request.received_op_id and self._window.received(request.received_op_id) and self._held:
             self._wake()
         self._last = last
@@ -188,6 +218,8 @@ class Conversation:
 
     def _admit(self) -> None:
         """Begins what there is room for. Only in the call's own tasks, by which its work is known."""
+        if not self._held:
+            return
         while self._held:
             request, size, arrived = self._held[0]
             pending = self._next
@@ -218,7 +250,8 @@ class Conversation:
             return
         self._running.add(pending)
         try:
-            self._operations.begin(pending, self._call.tenant)
+            with self._call.steps(of_operation(pending.message)):
+                self._operations.begin(pending, self._call.tenant)
         except RondelError as error:  # it was not let in
             self._finished(pending, None, error)
 
@@ -228,8 +261,9 @@ class Conversation:
             if error is not None:
                 raise error
             pending.finish(reply, self._bindings)
-            if pending.response.ByteSize() > self._most:  # nothing but the errors of many items is so large
-                raise _too_large(pending.response.ByteSize(), self._most)
+            size = pending.response.ByteSize()
+            if size > self._most:
+                raise _too_large(size, self._most)
         except Exception as failure:  # noqa: BLE001 - it is the operation's, and not the scheduler's
             pending.fail(failure, self._bindings)
         self._answered(pending)
@@ -252,7 +286,7 @@ class Conversation:
 
 def _too_large(size: int, most: int) -> InvalidRequest:
     return InvalidRequest(
-        f"the results have {size} bytes, the server sends at most {most}; send fewer items at a time. Some "
-        f"of these may have been carried out",
-        field="items",
+        f"the operation was carried out, but its result has {size} bytes and the call takes at most {most}; "
+        f"send fewer rows or items at a time",
+        field="max_response_bytes",
     )

@@ -6,7 +6,7 @@ the stream is named by a number of the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -14,7 +14,8 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from rondel.decoder.errors import InvalidRequest
-from rondel.server import returns
+from rondel.decoder.session import DecoderSession
+from rondel.server import loads, returns
 from rondel.server.bound import Bindings, Bound, not_bound
 from rondel.server.bounds import bounded_texts, check_items, check_size, check_texts
 from rondel.server.config import ServerConfig
@@ -76,7 +77,6 @@ class Operations:
         self._work = work
         self._on_stream: Mapping[str, Callable[[Any, TenantStreams], Message]] = {
             "append": work.append,
-            "attend": work.attend,
             "truncate": work.truncate,
             "seal": work.seal,
             "close": work.close,
@@ -96,17 +96,25 @@ class Operations:
             pending.fail(error, bindings)
 
     def begin(self, pending: Pending, tenant: str) -> None:
-        """Hands an operation to the scheduler. Raises Overloaded, Draining."""
+        """Hands an operation to the scheduler. Raises Overloaded, Draining, DeadlineExpired."""
         joint = pending.kind == "step"
-        self._scheduler.submit(
+        pending.operation = self._scheduler.submit(
             pending,
             self._stepping if joint else _alone,
             pending.work,
-            joint=joint,
             cost=pending.size,
             deadline=pending.deadline,
             tenant=tenant,
+            load=pending.load,
+            joint=joint,
+            piecewise=pending.kind == "attend",
         )
+
+    def cancel(self, pending: Pending) -> None:
+        """If the operation has not begun, it never does; and nobody is told."""
+        pending.cancel()
+        if pending.operation is not None:
+            self._scheduler.withdraw(pending.operation)
 
     def _prepare(self, pending: Pending, request: Any, ref: int, bindings: Bindings, tenant: str) -> None:
         if pending.kind == "release":
@@ -116,14 +124,20 @@ class Operations:
             pending.bound = bindings.bind(ref)
             work = self._open if pending.kind == "open" else self._attach
             pending.work = partial(work, pending.bound, request, tenant)
+            pending.load = loads.OPEN
             return
         if request.HasField("stream"):
             raise _unwanted()
         bound = bindings[ref]
         if pending.kind == "close":
             pending.bound = bound
+        elif pending.kind == "append":
+            pending.load = loads.of_append(request)
         elif pending.kind == "attend":
             pending.reply_bytes = self._attend_bytes(request, bound)
+            pending.load = loads.of_attend(request, self._streams.look_up(tenant, bound.handle))
+            pending.work = partial(self._attend, bound, request, tenant)
+            return
         pending.work = partial(self._carry_out, pending.kind, bound, request, tenant)
 
     def _prepare_step(
@@ -137,6 +151,12 @@ class Operations:
         bound = tuple([bindings.get(item.stream_ref) for item in request.items])
         pending.reply_bytes = self._step_bytes(request, bound)
         pending.work = _Steps(tenant, request, pending.result.step, bound)
+
+        def look_up(number: int) -> DecoderSession | None:
+            stream = bound[number]
+            return None if stream is None else self._streams.look_up(tenant, stream.handle)
+
+        pending.load = loads.of_step(request, look_up)
 
     def _step_bytes(self, request: pb.StepRequest, bound: tuple[Bound | None, ...]) -> int:
         layer, most = request.layer, self._config.max_message_bytes
@@ -168,12 +188,18 @@ class Operations:
         bound.fill(entry, self._streams.epoch)
         return pb.AttachStreamResponse(stream=self._work.opened(entry))
 
+    def _attend(
+        self, bound: Bound, request: pb.AttendRequest, tenant: str
+    ) -> Generator[None, None, pb.AttendResponse]:
+        request.stream.CopyFrom(bound.stream())
+        return (yield from self._work.attend(request, self._streams.of(tenant)))
+
     def _carry_out(self, kind: str, bound: Bound, request: Any, tenant: str) -> Message:
         request.stream.CopyFrom(bound.stream())
         return self._on_stream[kind](request, self._streams.of(tenant))
 
 
-def _alone(work: Callable[[], Message]) -> Message:
+def _alone(work: Callable[[], Any]) -> Any:
     return work()
 
 

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,11 +21,14 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from rondel.decoder.errors import Draining, InvalidRequest, RondelError
+from rondel.decoder.errors import DeadlineExpired, Draining, InvalidRequest, Overloaded, RondelError
 from rondel.server.bounds import bounded_texts, check_size, check_texts
 from rondel.server.duplex import Duplex
 from rondel.server.errors import DETAILS_KEY, code_of, known, to_status
+from rondel.server.identity import Peer
 from rondel.server.insight import Insight
+from rondel.server.security import Security
+from rondel.server.tenants import Tenant
 
 log = logging.getLogger("rondel.server")
 
@@ -33,6 +37,8 @@ class _Context(Protocol):
     """The part of grpc.aio.ServicerContext that the door uses, with bytes for messages."""
 
     def time_remaining(self) -> float | None: ...
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+    def auth_context(self) -> Peer: ...
     async def read(self) -> object: ...
     async def write(self, message: bytes) -> None: ...
     async def abort(
@@ -52,7 +58,31 @@ class Call:
     """When the request was here, on the same clock."""
     tenant: str
     """Whose call it is. Empty: everybody is one tenant."""
+    _who: Tenant
     _context: _Context
+
+    @contextmanager
+    def steps(self, number: int) -> Iterator[None]:
+        """Takes so many steps (steps.py) from what the tenant may do per second; the block carries them out.
+        They are given back where nothing was done. Raises QuotaExceeded, and takes none."""
+        self.take(number)
+        try:
+            yield
+        except (Overloaded, Draining, DeadlineExpired):
+            self._who.steps.owe(-number)
+            raise
+
+    def take(self, number: int) -> None:
+        """:meth:`steps` that are not given back; of 0, whether nothing is owed."""
+        self._who.steps.take(number)
+
+    def owe(self, number: int) -> None:
+        """Takes steps whose number was not known before."""
+        self._who.steps.owe(number)
+
+    def pause(self) -> float:
+        """Seconds to wait with the next piece of a long work, so that the tenant keeps to its rate."""
+        return self._who.steps.pause()
 
     async def write(self, message: Message) -> None:
         """Sends one message of a server-streaming call; returns when the transport has room for more.
@@ -82,7 +112,8 @@ class _Requests(AsyncIterator[Message]):
 class Door:
     """Lets calls in, counts them, and turns errors into statuses; ``insight`` sees them go by."""
 
-    def __init__(self, insight: Insight | None = None) -> None:
+    def __init__(self, security: Security, insight: Insight | None = None) -> None:
+        self._security = security
         self._insight = Insight() if insight is None else insight
         self._inside: set[asyncio.Task[Any]] = set()
         self._cut: set[asyncio.Task[Any]] = set()
@@ -149,15 +180,17 @@ class Door:
             task = _this_task()
             self._inside.add(task)
             self._empty.clear()
+            tenant: Tenant | None = None
             try:
                 if self._draining:
                     raise Draining("the server is shutting down")
+                tenant = self._let_in(context)
                 if method.client_streaming and method.server_streaming:
-                    response = await self._converse(handler, context)
+                    response = await self._converse(handler, context, tenant)
                 elif method.client_streaming:
-                    response = await handler(_Requests(aiter(raw), read), _call(0, context))
+                    response = await handler(_Requests(aiter(raw), read), _call(0, context, tenant))
                 else:
-                    response = await handler(read(raw), _call(len(raw), context))
+                    response = await handler(read(raw), _call(len(raw), context, tenant))
                 return None if response is None else response.SerializeToString()
             except asyncio.CancelledError:
                 # By the door, or because the client has left; perhaps both.
@@ -169,6 +202,8 @@ class Door:
             except Exception as error:  # noqa: BLE001 - the one place where errors become statuses
                 await _refuse(method, context, known(error))
             finally:
+                if tenant is not None:
+                    tenant.leave()
                 self._cut.discard(task)
                 self._inside.discard(task)
                 if not self._inside:
@@ -177,11 +212,21 @@ class Door:
 
         return entry
 
-    async def _converse(self, handler: Handler, context: _Context) -> Message | None:
+    def _let_in(self, context: _Context) -> Tenant:
+        """Whose call it is: asked once, however long the call. Raises Unauthenticated, PermissionDenied,
+        QuotaExceeded."""
+        identity = self._security.identity
+        tenant = self._security.tenants.get(
+            identity.tenant_of(context.invocation_metadata(), context.auth_context)
+        )
+        tenant.enter()
+        return tenant
+
+    async def _converse(self, handler: Handler, context: _Context, tenant: Tenant) -> Message | None:
         duplex = Duplex(context)
         self._duplexes.add(duplex)
         try:
-            return await handler(duplex, _call(0, context))
+            return await handler(duplex, _call(0, context, tenant))
         finally:
             self._duplexes.discard(duplex)
 
@@ -199,10 +244,10 @@ def _parse(request_class: type[Message], raw: bytes) -> Message:
         raise InvalidRequest(f"the request is not a {name}: {error}", field=name) from error
 
 
-def _call(size: int, context: _Context) -> Call:
+def _call(size: int, context: _Context, tenant: Tenant) -> Call:
     now = time.monotonic()
     remaining = context.time_remaining()
-    return Call(size, None if remaining is None else now + remaining, now, "", context)
+    return Call(size, None if remaining is None else now + remaining, now, tenant.name, tenant, context)
 
 
 def _this_task() -> asyncio.Task[Any]:

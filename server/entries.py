@@ -21,6 +21,10 @@ class Entry:
     """Name of its projections."""
     truncated: Truncated | None = None
     """The last TruncateStream, if it had a request_id."""
+    found: int | None = None
+    """The generation that it was in when the server was started; None = it was not there."""
+    serial: int = 0
+    """Counts the streams of a tenant from 1, in the order in which they came."""
     attached: Attached | None = None
     """The last AttachStream that had a request_id."""
     worried: bool = False

@@ -38,6 +38,7 @@ CODES: Final[Mapping[type[errors.RondelError], grpc.StatusCode]] = {
     errors.InvalidRequest: _Code.INVALID_ARGUMENT,
     errors.StreamNotFound: _Code.NOT_FOUND,
     errors.StreamClosed: _Code.NOT_FOUND,
+    errors.StreamDamaged: _Code.DATA_LOSS,
     errors.StreamSealed: _Code.FAILED_PRECONDITION,
     errors.SessionBusy: _Code.ABORTED,
     errors.SequenceGap: _Code.OUT_OF_RANGE,
@@ -56,6 +57,8 @@ CODES: Final[Mapping[type[errors.RondelError], grpc.StatusCode]] = {
     errors.ArenaFileBusy: _Code.FAILED_PRECONDITION,
     errors.CorruptArena: _Code.FAILED_PRECONDITION,
     errors.UnsupportedArena: _Code.FAILED_PRECONDITION,
+    errors.Unauthenticated: _Code.UNAUTHENTICATED,
+    errors.PermissionDenied: _Code.PERMISSION_DENIED,
     errors.Overloaded: _Code.UNAVAILABLE,
     errors.Draining: _Code.UNAVAILABLE,
     errors.DeadlineExpired: _Code.DEADLINE_EXCEEDED,
@@ -126,15 +129,27 @@ def _extra(error: errors.RondelError, message: str) -> list[Message]:
     match error:
         case _ if isinstance(error, _ABOUT_FIELDS):
             return [_violation(str(_named(error).get("field", "")), message)]
-        case errors.BudgetExceeded() | errors.QuotaExceeded():
-            quota = error_details_pb2.QuotaFailure.Violation(subject="server", description=message)
-            return [error_details_pb2.QuotaFailure(violations=[quota])]
+        case errors.BudgetExceeded():
+            return [_quota_failure("server", message)]
+        case errors.QuotaExceeded():
+            # A quota with a name is the tenant's own.
+            failure = _quota_failure("tenant" if "quota" in error.facts else "server", message)
+            return [failure, _retry_info(error.retry_after_ms)] if error.retry_after_ms else [failure]
         case errors.Overloaded():
-            delay = Duration()
-            delay.FromMilliseconds(error.retry_after_ms)
-            return [error_details_pb2.RetryInfo(retry_delay=delay)]
+            return [_retry_info(error.retry_after_ms)]
         case _:
             return []
+
+
+def _quota_failure(subject: str, message: str) -> error_details_pb2.QuotaFailure:
+    quota = error_details_pb2.QuotaFailure.Violation(subject=subject, description=message)
+    return error_details_pb2.QuotaFailure(violations=[quota])
+
+
+def _retry_info(milliseconds: int) -> error_details_pb2.RetryInfo:
+    delay = Duration()
+    delay.FromMilliseconds(milliseconds)
+    return error_details_pb2.RetryInfo(retry_delay=delay)
 
 
 def _violation(field: str, message: str) -> error_details_pb2.BadRequest:

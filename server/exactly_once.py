@@ -52,6 +52,14 @@ def check_generation(session: DecoderSession, generation: int) -> None:
         )
 
 
+def check_owner(entry: Entry, generation: int) -> None:
+    """Raises StaleGeneration if somebody else has the stream by now: it is in another generation, and not
+    because the server was started on its file."""
+    found = entry.found == entry.session.generation
+    if not (found and generation < entry.session.generation):
+        check_generation(entry.session, generation)
+
+
 def check_position(name: str, position: int) -> None:
     """Raises InvalidRequest for a number that no stream can have as a position or length."""
     if not 0 <= position <= MAX_LENGTH:
@@ -202,17 +210,18 @@ def truncate(entry: Entry, *, generation: int, length: int, request_id: str) -> 
         raise SequenceGap(
             f"the stream has {session.length} tokens, cannot keep {length}", expected=session.length
         )
-    session.truncate(length)
+    session.truncate(length, note=request_id.encode())
     entry.truncated = Truncated(request_id, generation, length, session.generation) if request_id else None
 
 
 def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
     """Takes a stream over, unless the same request has done so: only its committed tokens stay.
-    ``generation``: the one that it must be in; None = any.
+    ``generation``: the one that it must be in, but for starts of the server; None = any.
 
     Raises:
         InvalidRequest: the request_id was used for another request.
-        StaleGeneration: the stream is in another generation.
+        StaleGeneration: the stream is in another generation, and since the server's start somebody has done
+            that.
     """
     session, earlier = entry.session, entry.attached
     if request_id and earlier is not None and earlier.request_id == request_id:
@@ -225,11 +234,21 @@ def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
         check_generation(session, earlier.new_generation)
         return
     if generation is not None:
-        check_generation(session, generation)
+        check_owner(entry, generation)
     if not session.sealed:  # its layers are level, and nobody can have left anything half done
         session.truncate(session.length)
     if request_id:
         entry.attached = Attached(request_id, generation, session.generation)
+
+
+def last_truncate(session: DecoderSession) -> Truncated | None:
+    """The stream's last truncate as it is known from an arena's file, if it had a request_id: what a start on
+    the file has done to the generation is no truncate, so a repeated request is still answered."""
+    cut = session.last_truncate
+    if cut is None or not cut.note:
+        return None
+    name = cut.note.decode("utf-8", "replace")
+    return Truncated(name, cut.generation - 1, cut.length, session.generation)
 
 
 def _is_new(session: DecoderSession, layers: Sequence[int], position: int, tokens: int) -> bool:

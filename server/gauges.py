@@ -1,8 +1,7 @@
 """Numbers that are read when somebody asks: memory, streams, queues.
 
-A scrape runs on a thread of the admin port. What belongs to the worker is read by the worker, what belongs to
-the loop on the loop, and a few streams at a time: a scrape holds up nobody for longer than a small call does.
-While the worker is busy, the numbers of the last time are told, and their age.
+A scrape runs on a thread of the admin port. What belongs to the worker is read by the worker, between two
+pieces of its work. While it is busy, the numbers of the last time are told, and their age.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rondel.decoder.errors import RondelError
-from rondel.server.entries import Entry
 from rondel.server.metrics import Metrics
 from rondel.server.scheduler import Scheduler
 from rondel.server.streams import StreamRegistry
@@ -28,10 +26,8 @@ from rondel.server.streams import StreamRegistry
 _PATIENCE: Final = 1.0
 """Seconds that a scrape waits for new numbers."""
 _FRESH: Final = 1.0
-_SLICE: Final = 64
-"""Streams looked at in one operation: some 20 us each."""
-
 _KINDS: Final = ("reserved", "resident", "shared")
+_COUNTED: Final = ("streams", "calls", *_KINDS)
 
 
 @dataclass(slots=True)
@@ -40,10 +36,8 @@ class Readings:
 
     read: float = -1e9
     arena: dict[str, int] = field(default_factory=dict)
-    streams: dict[str, int] = field(default_factory=dict)
+    usages: dict[str, dict[str, int]] = field(default_factory=dict)
     """By tenant's label."""
-    bytes: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By tenant's label and kind."""
 
 
 class Gauges(Collector):
@@ -79,26 +73,18 @@ class Gauges(Collector):
             self._reading = None
 
     async def _read(self) -> Readings:
-        run = self._workers["attention"].run
-        readings = Readings(read=time.monotonic())
-        memory = await run(self._streams.arena.stats, cost=0)
-        readings.arena = {name: getattr(memory, name) for name in ("budget", *_KINDS)}
-        entries = await run(self._streams.entries, cost=0)
-        labels = {self._metrics.tenant(tenant) for tenant in (self._metrics.tenants or ("",))}
-        readings.streams = dict.fromkeys(labels, 0)
-        readings.bytes = {(label, kind): 0 for label in labels for kind in _KINDS}
-        for first in range(0, len(entries), _SLICE):
-            some = entries[first : first + _SLICE]
-            await run(lambda some=some: self._add(some, readings), cost=0)  # type: ignore[misc]
-        return readings
+        return await self._workers["attention"].run(self._look, cost=0)
 
-    def _add(self, entries: list[tuple[str, Entry]], readings: Readings) -> None:
-        for tenant, entry in entries:
-            label, stats = self._metrics.tenant(tenant), entry.session.stats()
-            readings.streams[label] = readings.streams.get(label, 0) + 1
-            for kind in _KINDS:
-                key = (label, kind)
-                readings.bytes[key] = readings.bytes.get(key, 0) + getattr(stats, f"bytes_{kind}")
+    def _look(self) -> Readings:
+        """On the worker."""
+        memory = self._streams.arena.stats()
+        readings = Readings(time.monotonic(), {name: getattr(memory, name) for name in ("budget", *_KINDS)})
+        readings.usages = {label: dict.fromkeys(_COUNTED, 0) for label in self._metrics.labels()}
+        for tenant, usage in self._streams.usages().items():
+            counts = readings.usages.setdefault(self._metrics.tenant(tenant), dict.fromkeys(_COUNTED, 0))
+            for name in _COUNTED:
+                counts[name] += getattr(usage, name)
+        return readings
 
 
 def families(last: Readings, queues: Mapping[str, int]) -> Iterator[Metric]:
@@ -108,17 +94,18 @@ def families(last: Readings, queues: Mapping[str, int]) -> Iterator[Metric]:
         arena.add_metric([kind], value)
     yield arena
     streams = GaugeMetricFamily("rondel_streams", "Open streams.", labels=["tenant"])
-    for label, value in last.streams.items():
-        streams.add_metric([label], value)
-    yield streams
+    calls = GaugeMetricFamily("rondel_calls", "Calls at work.", labels=["tenant"])
     held = GaugeMetricFamily(
         "rondel_stream_bytes",
         "Bytes of pages that streams were promised, hold, and hold together with forks.",
         labels=["tenant", "kind"],
     )
-    for key, value in last.bytes.items():
-        held.add_metric(key, value)
-    yield held
+    for label, usage in last.usages.items():
+        streams.add_metric([label], usage["streams"])
+        calls.add_metric([label], usage["calls"])
+        for kind in _KINDS:
+            held.add_metric([label, kind], usage[kind])
+    yield from (streams, calls, held)
     queue = GaugeMetricFamily(
         "rondel_queue_bytes", "Request bytes that wait for a worker or are with it.", labels=["worker"]
     )

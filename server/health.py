@@ -25,6 +25,8 @@ class Health(health_pb2_grpc.HealthServicer):
 
     def __init__(self, serving: Mapping[str, bool]) -> None:
         self._serving = {**serving, LIVENESS: True}
+        self._failing: dict[str, frozenset[str]] = {}
+        """What is wrong, and which services do not serve for it."""
         self._begun = False
         self._changed = asyncio.Event()
         self._ending = False
@@ -32,27 +34,30 @@ class Health(health_pb2_grpc.HealthServicer):
     @property
     def ready(self) -> bool:
         """Whether the server as a whole serves: it has begun, and has not ended."""
-        return self._begun and self._serving[""]
+        return self._status("") == SERVING
 
     @property
     def live(self) -> bool:
         """Whether the process need not be restarted."""
-        return self._serving[LIVENESS]
+        return self._status(LIVENESS) == SERVING
 
     def begin(self) -> None:
         """The server listens; before that only its health port can be asked."""
         self._begun = True
 
-    def fail(self, services: Iterable[str]) -> None:
-        """These services no longer serve, and never will again."""
-        self._serving.update(dict.fromkeys(services, False))
-        # A new event for each change: every watcher waits for the one that it found with the status it sent.
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def fail(self, cause: str, services: Iterable[str]) -> None:
+        """These services do not serve for as long as the cause is there."""
+        self._failing[cause] = frozenset(services)
+        self._tell()
+
+    def recover(self, cause: str) -> None:
+        """The cause is gone. Services that fail for no other one serve again."""
+        if self._failing.pop(cause, None) is not None:
+            self._tell()
 
     def drain(self) -> None:
         """No service serves any more, but the process is well."""
-        self.fail([service for service in self._serving if service != LIVENESS])
+        self.fail("draining", [service for service in self._serving if service != LIVENESS])
 
     def end(self) -> None:
         """As :meth:`drain`; watches are told so and then end."""
@@ -83,8 +88,15 @@ class Health(health_pb2_grpc.HealthServicer):
                 return
             await changed.wait()
 
+    def _tell(self) -> None:
+        # A new event for each change: every watcher waits for the one that it found with the status it sent.
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     def _status(self, service: str) -> int:
         serving = self._serving.get(service)
         if serving is None:
             return pb.HealthCheckResponse.SERVICE_UNKNOWN
-        return SERVING if serving and (self._begun or service == LIVENESS) else NOT_SERVING
+        if not serving or any(service in services for services in self._failing.values()):
+            return NOT_SERVING
+        return SERVING if self._begun or service == LIVENESS else NOT_SERVING

@@ -18,7 +18,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from rondel.server.account import CURRENT, Account, Listener
+from rondel.server.account import CURRENT, Account, Listener, safely
 from rondel.server.duplex import Duplex
 from rondel.server.errors import DETAILS_KEY
 
@@ -73,7 +73,7 @@ class Insight:
 
     def _answered(self, account: Account, request: Any, response: Any) -> None:
         for watcher in self._watchers:
-            watcher.answered(account, request, response)
+            safely(watcher.answered, account, request, response)
 
     def entry(self, method: MethodDescriptor, entry: Entry) -> Entry:
         """Wraps what grpc.aio calls, which knows bytes and statuses."""
@@ -90,7 +90,8 @@ class Insight:
         async def watched(raw: Any, context: Any) -> bytes | None:
             account = Account(service, name, context.peer(), time.monotonic())
             CURRENT.set(account)
-            began = [watcher.begin(method, account, context.invocation_metadata) for watcher in watchers]
+            metadata = context.invocation_metadata
+            began = [safely(watcher.begin, method, account, metadata) for watcher in watchers]
             account.listeners = tuple([listener for listener in began if listener is not None])
             try:
                 if one_request:
@@ -106,7 +107,7 @@ class Insight:
                 raise
             finally:
                 for watcher, listener in zip(watchers, began, strict=True):
-                    watcher.end(account, listener)
+                    safely(watcher.end, account, listener)
 
         return watched
 
@@ -145,11 +146,16 @@ class _Counted(AsyncIterator[bytes]):
     """The messages of a client, noted."""
 
     def __init__(self, raw: Any, account: Account) -> None:
-        self._raw = aiter(raw)
+        self._raw = raw
+        self._iterator: Any = None
         self._account = account
 
     async def __anext__(self) -> bytes:
-        message: bytes = await anext(self._raw)
+        if self._iterator is None:
+            # Not before: of a call that is refused nothing is read, and gRPC's iterator, once begun and never
+            # used, warns of that when it is collected.
+            self._iterator = aiter(self._raw)
+        message: bytes = await anext(self._iterator)
         self._account.received(len(message))
         return message
 

@@ -47,10 +47,14 @@ def check_unix(path: str) -> None:
         raise InvalidSpec(f"cannot listen on {path}: {problem}", field="unix_path")
 
 
-def bind_tcp(server: grpc.aio.Server, address: str) -> str:
-    """Listens on ``host:port``; the address with the actual port. Raises InvalidSpec."""
+def bind_tcp(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None = None) -> str:
+    """Listens on ``host:port``, with TLS if there are credentials; the address with the actual port. Raises
+    InvalidSpec."""
     try:
-        port = server.add_insecure_port(address)
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise _taken(address, "port") from error
     return f"{address.rpartition(':')[0]}:{port}"

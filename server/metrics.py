@@ -6,7 +6,7 @@ of the code. Counters may be moved on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -37,11 +37,11 @@ _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Metrics:
-    """The counters, in a registry of their own."""
+    """The counters, in a registry of their own. ``tenants`` gives the names that are configured now."""
 
-    def __init__(self, *, version: str, tier: str, tenants: Iterable[str] = ()) -> None:
+    def __init__(self, *, version: str, tier: str, tenants: Callable[[], Collection[str]] = tuple) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
-        self.tenants = frozenset(tenants)
+        self._tenants = tenants
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"rondel_{name}", text, labels, registry=self.registry)
@@ -106,11 +106,11 @@ class Metrics:
         """The label of a tenant."""
         if not name:
             return NOBODY
-        return name if name in self.tenants else OTHER
+        return name if name in self._tenants() else OTHER
 
-    def admit(self, tenants: Iterable[str]) -> None:
-        """Has these tenants counted by name, too."""
-        self.tenants |= frozenset(tenants)
+    def labels(self) -> list[str]:
+        """The labels that there are in any case."""
+        return list(self._tenants()) or [NOBODY]
 
     def reloaded(self, good: bool) -> None:
         """The configuration was read again."""
@@ -131,11 +131,13 @@ class _ByTenant:
         self._metric = metric
         self._labels = labels
         self._children: dict[str, Any] = {}
-        for tenant in metrics.tenants or ("",):  # there from the start, so that rates begin at zero
-            self(tenant)
+        for label in metrics.labels():  # there from the start, so that rates begin at zero
+            self._child(label)
 
     def __call__(self, tenant: str) -> Any:
-        label = self._metrics.tenant(tenant)
+        return self._child(self._metrics.tenant(tenant))
+
+    def _child(self, label: str) -> Any:
         child = self._children.get(label)
         if child is None:
             child = self._children[label] = self._metric.labels(*self._labels, label)

@@ -20,6 +20,7 @@ from rondel.server.insight import Insight, Watcher
 from rondel.server.observer import DEAF, Observer
 from rondel.server.scheduler import Scheduler
 from rondel.server.streams import StreamRegistry
+from rondel.server.tenants import Tenants
 
 if TYPE_CHECKING:
     from rondel.server.admin import AdminPort, Page
@@ -44,6 +45,7 @@ class Observatory:
         self,
         config: ServerConfig,
         services: Sequence[ServiceDescriptor],
+        tenants: Tenants,
         *,
         tracing: Tracing | None = None,
     ) -> None:
@@ -61,7 +63,7 @@ class Observatory:
             from rondel.server.rpc_metrics import RpcMetrics
             from rondel.server.tally import Tally
 
-            self.metrics = Metrics(version=__version__, tier=kernels.TIER)
+            self.metrics = Metrics(version=__version__, tier=kernels.TIER, tenants=lambda: tenants.named)
             self._observer = self.metrics.worker("attention")
             watchers += [RpcMetrics(self.metrics.registry, services), Tally(self._observer)]
         self.insight = Insight([*watchers, self._calls])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from rondel.server import loads
 from rondel.server.bound import Bindings, Bound
 from rondel.server.errors import known, to_status
+from rondel.server.operation import Operation
 from rondel.v1 import attention_pb2 as pb
 
 PLAIN_BYTES: Final = 4096
@@ -21,7 +23,8 @@ class Pending:
     error: the callbacks of futures take a turn of the loop of their own. It raises nothing."""
 
     __slots__ = (
-        *("bound", "deadline", "kind", "message", "reply_bytes", "response", "size", "work"),
+        *("bound", "deadline", "kind", "load", "message", "operation"),
+        *("reply_bytes", "response", "size", "work"),
         *("_cancelled", "_settled", "_told"),
     )
 
@@ -35,6 +38,10 @@ class Pending:
         """Most bytes of the result."""
         self.work: Any = None
         """What the scheduler is to carry out; None: nothing, the result is there."""
+        self.load = loads.SHORT
+        """What that will cost."""
+        self.operation: Operation | None = None
+        """What the scheduler has for it."""
         self.bound: Bound | None = None
         """The stream that it binds, or closes."""
         self.response = pb.DecodeResponse()

@@ -59,7 +59,8 @@ def serve(
         # A series more for each, which no dashboard reads.
         disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
-        left_behind = asyncio.run(_Process(config, on_ready, read_again).run())
+        with asyncio.Runner(loop_factory=_loop_factory(config)) as runner:
+            left_behind = runner.run(_Process(config, on_ready, read_again).run())
     finally:
         faulthandler.cancel_dump_traceback_later()
     if left_behind:
@@ -67,6 +68,14 @@ def serve(
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
+
+
+def _loop_factory(config: ServerConfig) -> Callable[[], asyncio.AbstractEventLoop]:
+    if config.event_loop == "asyncio":
+        return asyncio.new_event_loop
+    from uvloop import new_event_loop  # here, because only a server's process needs it
+
+    return new_event_loop
 
 
 class _Process:

@@ -35,7 +35,7 @@ def extra_bytes(session: DecoderSession, request: pb.AttendRequest, q: Floats) -
     if not wanted(request):
         return 0
     group, rows = session.spec.group(request.layer), q.shape[0] if q.ndim else 0
-    answers, keys = rows * group.query_heads, _most_keys(group, session.layer_length(request.layer), rows)
+    answers, keys = rows * group.query_heads, most_keys(group, session.layer_length(request.layer), rows)
     if answers * keys > MAX_SCORES:
         raise InvalidRequest(
             f"entropy, top_k and explain look at {MAX_SCORES} scores at most, got {rows} rows x "
@@ -73,8 +73,8 @@ def fill(
         response.explanation.CopyFrom(explanation_to_message(explained, capped=capped))
 
 
-def _most_keys(group: LayerGroup, held: int, rows: int) -> int:
-    """As many keys as the rows can see by their positions, or a few more."""
+def most_keys(group: LayerGroup, held: int, rows: int) -> int:
+    """As many keys as the rows can see by their positions in a layer of ``held`` tokens, or a few more."""
     if group.window is None:
         return held
     return min(held, group.sinks + group.window + group.window_right + max(rows, 1) - 1)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rondel.decoder.batch import Step, StepResult, run_steps
-from rondel.decoder.errors import InvalidRequest
+from rondel.decoder.errors import DeadlineExpired, InvalidRequest
 from rondel.decoder.session import DecoderSession
 from rondel.server import exactly_once
 from rondel.server.config import ServerConfig
 from rondel.server.entries import Entry
 from rondel.server.errors import known, to_status
 from rondel.server.exactly_once import Floats, Stepped
+from rondel.server.operation import AtHand
 from rondel.server.replies import check_reply, reply_bytes
 from rondel.server.streams import StreamRegistry
 from rondel.server.tenant_streams import TenantStreams
@@ -43,9 +44,18 @@ class Asked:
 class _Waiting:
     """An item that has passed the rules, and the result that it will fill."""
 
+    number: int
+    """Of its request."""
     step: Step
     return_lse: bool
     result: pb.StepResult
+
+
+class _Steps(dict[DecoderSession, _Waiting]):
+    """What waits, and the numbers of the requests of which something was carried out."""
+
+    def __init__(self) -> None:
+        self.begun: set[int] = set()
 
 
 class Stepping:
@@ -56,46 +66,48 @@ class Stepping:
     a later request, finds its earlier step finished: what waits is carried out first.
     """
 
-    def __init__(self, config: ServerConfig, streams: StreamRegistry) -> None:
+    def __init__(self, config: ServerConfig, streams: StreamRegistry, at_hand: AtHand) -> None:
         self._most = config.max_message_bytes
         self._streams = streams
+        self._at_hand = at_hand
 
     def __call__(self, all_asked: Sequence[Asked]) -> list[pb.StepResponse]:
         """The response of each request, in order; an item's error is in its result."""
-        waiting: dict[DecoderSession, _Waiting] = {}
-        for asked in all_asked:
-            self._begin(asked, waiting)
-        _carry_out(waiting)
+        waiting = _Steps()
+        for number, asked in enumerate(all_asked):
+            self._begin(number, asked, waiting)
+        self._carry_out(waiting)
         return [asked.response for asked in all_asked]
 
-    def _begin(self, asked: Asked, waiting: dict[DecoderSession, _Waiting]) -> None:
+    def _begin(self, number: int, asked: Asked, waiting: _Steps) -> None:
         """Applies the rules to all items of a request; fills the results of those that do not wait."""
         streams, layer, size = self._streams.of(asked.tenant), asked.request.layer, 0
         named: set[str] = set()
-        for number, item in enumerate(asked.request.items):
+        for index, item in enumerate(asked.request.items):
             result = asked.response.results.add()
             try:
-                entry = asked.entry(number, streams)
-                size += self._begin_item(layer, entry, item, result, size, named, waiting)
+                entry = asked.entry(index, streams)
+                size += self._begin_item(number, layer, entry, item, result, size, named, waiting)
             except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
                 result.status.CopyFrom(to_status(known(error)))
                 size += result.ByteSize()
 
     def _begin_item(
         self,
+        number: int,
         layer: int,
         entry: Entry,
         item: pb.StepItem,
         result: pb.StepResult,
         size: int,
         named: set[str],
-        waiting: dict[DecoderSession, _Waiting],
+        waiting: _Steps,
     ) -> int:
         """Bytes that the item's result takes. The items before it have named the streams ``named`` and take
         ``size`` bytes of the reply."""
         session = entry.session
         if session in waiting and entry.handle not in named:
-            _carry_out(waiting)
+            self._carry_out(waiting)
         result.committed_length = session.length
         if entry.handle in named:
             raise InvalidRequest("a stream may occur once in a call", field="stream")
@@ -105,6 +117,7 @@ class Stepping:
         taken = reply_bytes(session, layer, rows)
         check_reply(size + taken, self._most)
         q, k, v = _projected(session, layer, item, rows) if embedded else _given(item, rows)
+        self._check(number, waiting)
         done = exactly_once.step(
             session,
             generation=item.generation,
@@ -117,10 +130,50 @@ class Stepping:
             options=options_from_message(item.options) if item.HasField("options") else None,
         )
         if isinstance(done, Step):
-            waiting[session] = _Waiting(done, item.return_lse, result)
+            waiting[session] = _Waiting(number, done, item.return_lse, result)
         else:
             _fill(result, session, done)
         return taken
+
+    def _check(self, number: int, waiting: _Steps) -> None:
+        """Raises DeadlineExpired if nobody waits for a request's answer. A request of which something has
+        been stored is carried out whole."""
+        if number not in waiting.begun:
+            self._at_hand.check(number)
+
+    def _carry_out(self, waiting: _Steps) -> None:
+        """Steps what waits, and fills its results; raises nothing, so that no result is left empty."""
+        items = self._wanted(waiting)
+        waiting.clear()
+        outcomes: Sequence[StepResult | Exception]
+        try:
+            outcomes = run_steps([item.step for item in items]) if items else ()
+        except Exception as error:  # noqa: BLE001 - then no step has changed anything, and all are told
+            outcomes = [error] * len(items)
+        for item, outcome in zip(items, outcomes, strict=True):
+            session, layer = item.step.session, item.step.layer
+            try:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                lse = outcome.lse if item.return_lse else None
+                _fill(item.result, session, Stepped(outcome.out, lse, session.layer_length(layer), False))
+            except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
+                item.result.status.CopyFrom(to_status(known(error)))
+
+    def _wanted(self, waiting: _Steps) -> list[_Waiting]:
+        """Those of what waits that somebody waits for; the others' results are filled."""
+        refused: dict[int, DeadlineExpired] = {}
+        for number in {item.number for item in waiting.values()}:
+            try:
+                self._check(number, waiting)
+            except DeadlineExpired as error:
+                refused[number] = error
+            else:
+                waiting.begun.add(number)
+        for item in waiting.values():
+            if item.number in refused:
+                item.result.status.CopyFrom(to_status(refused[item.number]))
+        return [item for item in waiting.values() if item.number not in refused]
 
 
 def _given(item: pb.StepItem, q: Floats) -> tuple[Floats, Floats, Floats]:
@@ -136,26 +189,6 @@ def _projected(
         raise InvalidRequest("an item has embeddings, or q, k and v; got both", field="embeddings")
     exactly_once.check_generation(session, item.generation)  # a stale request is not worth the products
     return session.projections.project(session.spec, layer, x, name="embeddings")
-
-
-def _carry_out(waiting: dict[DecoderSession, _Waiting]) -> None:
-    """Steps what waits, and fills its results; raises nothing, so that no result is left empty."""
-    items = list(waiting.values())
-    waiting.clear()
-    outcomes: Sequence[StepResult | Exception]
-    try:
-        outcomes = run_steps([item.step for item in items])
-    except Exception as error:  # noqa: BLE001 - then no step has changed anything, and all are told
-        outcomes = [error] * len(items)
-    for item, outcome in zip(items, outcomes, strict=True):
-        session, layer = item.step.session, item.step.layer
-        try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            lse = outcome.lse if item.return_lse else None
-            _fill(item.result, session, Stepped(outcome.out, lse, session.layer_length(layer), False))
-        except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
-            item.result.status.CopyFrom(to_status(known(error)))
 
 
 def _fill(result: pb.StepResult, session: DecoderSession, done: Stepped) -> None:

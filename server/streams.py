@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import QuotaExceeded
@@ -16,6 +17,7 @@ from rondel.decoder.session import DecoderSession
 from rondel.server.entries import Entry, Origin
 from rondel.server.tags import Tag
 from rondel.server.tenant_streams import TenantStreams
+from rondel.server.tenants import Tenants, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -27,10 +29,11 @@ class StreamRegistry:
     max_streams: int
     lease_seconds: float = 0.0
     clock: Callable[[], float] = time.monotonic
+    tenants: Tenants = field(default_factory=Tenants)
     epoch: int = field(init=False)
     start_id: int = field(init=False)
     """Number of this start of the server, where the epoch is the file's."""
-    _tenants: dict[str, TenantStreams] = field(default_factory=dict)
+    _streams: dict[str, TenantStreams] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         file = self.arena.file
@@ -38,14 +41,33 @@ class StreamRegistry:
         self.epoch = self.start_id if file is None else file.superblock.identity
 
     def __len__(self) -> int:
-        return sum(map(len, self._tenants.values()))
+        return sum(map(len, self._streams.values()))
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All open streams. Their leases stay as they are."""
+        return chain.from_iterable(self._streams.values())
 
     def of(self, tenant: str) -> TenantStreams:
         """The streams of a tenant: all that its calls may see."""
-        found = self._tenants.get(tenant)
+        found = self._streams.get(tenant)
         if found is None:
-            found = self._tenants[tenant] = TenantStreams(self, tenant)
+            found = self._streams[tenant] = TenantStreams(self, self.tenants.get(tenant))
         return found
+
+    def look_up(self, tenant: str, handle: str) -> DecoderSession | None:
+        """The session of a tenant's handle: for estimates, from any thread. Its lease stays as it is."""
+        streams = self._streams.get(tenant)
+        return None if streams is None else streams.look_up(handle)
+
+    def usage(self, tenant: str) -> Usage:
+        """What a tenant has, to the byte. From any thread; numbers of one moment only on the worker."""
+        streams, who = self._streams.get(tenant), self.tenants.get(tenant)
+        account = who.account
+        return Usage(
+            0 if streams is None else len(streams),
+            *(account.reserved, account.resident, account.shared),
+            who.calls,
+        )
 
     def check_room(self) -> None:
         """Raises QuotaExceeded when there are ``max_streams`` already."""
@@ -59,7 +81,9 @@ class StreamRegistry:
         """A stream of an earlier start, under the handle and of the tenant that it had. Its lease starts
         anew."""
         streams = self.of(tag.tenant)
+        session.charge(streams.tenant.account)
         entry = streams.add(session, tag)
+        entry.found = session.generation
         if isinstance(tag.origin, Origin) and tag.origin.handle and tag.origin.prefix_name:
             streams.keep(entry, tag.origin.prefix_name)
         return entry
@@ -69,13 +93,13 @@ class StreamRegistry:
         if not self.lease_seconds:
             return 0
         oldest = self.clock() - self.lease_seconds
-        return sum(streams.expire(oldest) for streams in self._tenants.values())
+        return sum(streams.expire(oldest) for streams in self._streams.values())
 
-    def entries(self) -> list[tuple[str, Entry]]:
-        """All streams, each with its tenant."""
-        return [(name, entry) for name, streams in self._tenants.items() for entry in streams]
+    def usages(self) -> dict[str, Usage]:
+        """What every tenant has that has been here."""
+        return {name: self.usage(name) for name in self._streams}
 
     def leave_all(self) -> None:
         """Ends with every stream; what is in a file stays there, for the next start."""
-        for streams in self._tenants.values():
+        for streams in self._streams.values():
             streams.leave_all()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from google.rpc import error_details_pb2
 
-from rondel.decoder.errors import SequenceGap
+from rondel.decoder.errors import PermissionDenied, QuotaExceeded, SequenceGap, Unauthenticated
 from rondel.server.account import Account
 from rondel.server.observer import Observer
 from rondel.v1 import attention_pb2 as pb
+
+_TURNED_AWAY: Final = (QuotaExceeded.reason, Unauthenticated.reason, PermissionDenied.reason)
+"""Refusals that nobody else tells of: those of the queue are the scheduler's."""
 
 
 class Tally:
@@ -57,6 +60,8 @@ class Tally:
 
     def _failed(self, reason: str, tenant: str) -> None:
         self._observer.failed(reason)
+        if reason in _TURNED_AWAY:
+            self._observer.refused(reason.lower(), tenant)
         if reason == SequenceGap.reason:
             self._observer.gap(tenant)
 

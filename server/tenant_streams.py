@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from rondel.decoder.errors import (
     InvalidRequest,
+    QuotaExceeded,
     SessionBusy,
     StreamClosed,
     StreamNotFound,
@@ -25,10 +26,12 @@ from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup, StreamSpec
 from rondel.server.bounds import check_id
 from rondel.server.entries import Closed, Entry, Imported, Origin
+from rondel.server.exactly_once import check_owner
 from rondel.server.tags import Tag
 
 if TYPE_CHECKING:
     from rondel.server.streams import StreamRegistry
+    from rondel.server.tenants import Tenant
 
 _TOMBSTONES: Final = 4096
 """How many closed streams are remembered, to tell closed from unknown and to answer a repeated Close. Of each
@@ -38,13 +41,14 @@ tenant: if there was one number for all, closing many would show in the others' 
 class TenantStreams:
     """Handle to stream. Made by :meth:`StreamRegistry.of`."""
 
-    def __init__(self, registry: StreamRegistry, tenant: str) -> None:
+    def __init__(self, registry: StreamRegistry, tenant: Tenant) -> None:
         self.tenant: Final = tenant
         self._registry = registry
         self._entries: dict[str, Entry] = {}
         self._opened: dict[str, Entry] = {}
         self._prefixes: dict[str, Entry] = {}
         self._closed: OrderedDict[str, Closed] = OrderedDict()
+        self._serial = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -86,8 +90,7 @@ class TenantStreams:
             return earlier
         self.check_room()
         tag = self._tag(request_id, None, projections_name)
-        session = DecoderSession(spec, self._registry.arena, projections=projections, tag=tag.encode())
-        return self.add(session, tag)
+        return self.add(self._session(spec, projections, tag.encode()), tag)
 
     def fork(self, entry: Entry, request_id: str, origin: Origin) -> Entry:
         """A new stream that begins as another one is.
@@ -104,7 +107,7 @@ class TenantStreams:
     def unpublished(self, spec: StreamSpec, projections: Projections) -> DecoderSession:
         """A session that :meth:`adopt` may make a stream of. Raises as :meth:`open`."""
         self.check_room()
-        return DecoderSession(spec, self._registry.arena, projections=projections, tag=None)
+        return self._session(spec, projections, None)
 
     def adopt(
         self, session: DecoderSession, request_id: str, imported: Imported, projections_name: str = ""
@@ -119,10 +122,16 @@ class TenantStreams:
     def add(self, session: DecoderSession, tag: Tag) -> Entry:
         """The stream of a session whose tag is in the arena's file, if there is one."""
         entry = Entry(tag.handle, session, tag.open_id, self._registry.clock(), tag.origin, tag.projections)
+        self._serial += 1
+        entry.serial = self._serial
         self._entries[entry.handle] = entry
         if entry.open_id:
             self._opened[entry.open_id] = entry
         return entry
+
+    def idle_seconds(self, entry: Entry) -> float:
+        """How long nobody has named a stream."""
+        return max(0.0, self._registry.clock() - entry.last_used)
 
     def keep(self, entry: Entry, prefix_name: str) -> None:
         """Give a stream a name that others may begin with."""
@@ -162,6 +171,13 @@ class TenantStreams:
 
     def check_room(self) -> None:
         """Raises QuotaExceeded when there are as many streams as there may be."""
+        most = self.tenant.quota.max_streams
+        if most is not None and len(self) >= most:
+            raise QuotaExceeded(
+                f"{len(self)} streams of this tenant are open, the quota is {most}",
+                quota="streams",
+                limit=most,
+            )
         self._registry.check_room()
 
     def get(self, handle: str, epoch: int) -> Entry:
@@ -180,6 +196,11 @@ class TenantStreams:
         entry.last_used = self._registry.clock()
         return entry
 
+    def look_up(self, handle: str) -> DecoderSession | None:
+        """As ``StreamRegistry.look_up``."""
+        entry = self._entries.get(handle)
+        return None if entry is None else entry.session
+
     def get_to_change(self, handle: str, epoch: int) -> Entry:
         """:meth:`get` for what changes the stream. Raises SessionBusy, too, while it is being exported and
         there was no room for the copies that its changes would need."""
@@ -192,16 +213,20 @@ class TenantStreams:
             )
         return entry
 
-    def close(self, handle: str, epoch: int, request_id: str) -> Closed:
+    def close(self, handle: str, epoch: int, request_id: str, generation: int | None = None) -> Closed:
         """Ends a stream and frees its memory; repeated with the same id it gives the first answer.
 
         Raises:
             InvalidRequest, StreamClosed, StreamNotFound: as :meth:`get`.
+            StaleGeneration: it is not that of whoever had it in this generation any more.
         """
         earlier = self._closed.get(self._checked(handle, epoch))
         if earlier is not None and request_id and earlier.close_id == request_id:
             return earlier
-        return self._end(self.get(handle, epoch), request_id)
+        entry = self.get(handle, epoch)
+        if generation is not None:
+            check_owner(entry, generation)
+        return self._end(entry, request_id)
 
     def expire(self, oldest: float) -> int:
         """Closes the streams that were last used then, or before; how many there were."""
@@ -229,7 +254,12 @@ class TenantStreams:
         return handle
 
     def _tag(self, request_id: str, origin: Origin | Imported | None, projections_name: str) -> Tag:
-        return Tag(secrets.token_urlsafe(18), request_id, origin, projections_name, self.tenant)
+        return Tag(secrets.token_urlsafe(18), request_id, origin, projections_name, self.tenant.name)
+
+    def _session(self, spec: StreamSpec, projections: Projections, tag: bytes | None) -> DecoderSession:
+        return DecoderSession(
+            spec, self._registry.arena, projections=projections, tag=tag, account=self.tenant.account
+        )
 
     def _end(self, entry: Entry, request_id: str) -> Closed:
         length, released = entry.session.length, entry.session.close()

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from rondel.decoder.errors import BudgetExceeded, DeadlineExpired, InvalidRequest, StreamClosed
+from rondel.decoder.errors import BudgetExceeded, DeadlineExpired, InvalidRequest, QuotaExceeded, StreamClosed
 from rondel.decoder.projection import Projections
 from rondel.decoder.restore import Restoring
 from rondel.decoder.session import DecoderSession
@@ -25,6 +25,7 @@ from rondel.server.bounds import PIECE_FRAME
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
 from rondel.server.entries import Entry, Imported
+from rondel.server.operation import Load
 from rondel.server.projections import ProjectionSets
 from rondel.server.replies import milliseconds, opened
 from rondel.server.scheduler import Scheduler
@@ -32,6 +33,7 @@ from rondel.server.streams import StreamRegistry
 from rondel.server.tenant_streams import TenantStreams
 from rondel.v1 import attention_pb2 as pb
 
+_EXPORT, _IMPORT = Load("export"), Load("import")
 LEAST_PIECE: Final = 256
 """Least that a caller may ask for in a reply: smaller ones would cost more than they carry."""
 MOST_SENT: Final = 128 << 10
@@ -66,7 +68,7 @@ class Transfers:
         try:
             while True:
                 data = await self._scheduler.run(
-                    export.next, cost=cost, deadline=call.deadline, tenant=call.tenant
+                    export.next, cost=cost, deadline=call.deadline, tenant=call.tenant, load=_EXPORT
                 )
                 if not data:
                     return
@@ -78,7 +80,7 @@ class Transfers:
         finally:
             # Posted, not awaited: this may be the end of a cancelled call, and what the worker is doing for
             # it now must be over first.
-            self._scheduler.post(export.close)
+            self._scheduler.post(export.close, tenant=call.tenant)
 
     async def receive(
         self, requests: AsyncIterator[pb.ImportStreamRequest], call: Call
@@ -97,7 +99,9 @@ class Transfers:
                     incoming = _Import(self._streams, call.tenant, self._projections, request)
                     cost = request.ByteSize()
                 work = partial(incoming.feed, request.data)
-                await self._scheduler.run(work, cost=cost, deadline=call.deadline, tenant=call.tenant)
+                await self._scheduler.run(
+                    work, cost=cost, deadline=call.deadline, tenant=call.tenant, load=_IMPORT
+                )
             if incoming is None:
                 raise InvalidRequest("an import has at least one request, got none", field="data")
             return await self._scheduler.run(
@@ -105,7 +109,7 @@ class Transfers:
             )
         finally:
             if incoming is not None:
-                self._scheduler.post(incoming.close)
+                self._scheduler.post(incoming.close, tenant=call.tenant)
 
     def _end(self, incoming: _Import) -> pb.ImportStreamResponse:
         entry = incoming.finish()
@@ -136,7 +140,7 @@ class _Export:
         if self._pieces is None:
             try:
                 self._pieces = entry.session.snapshot_pieces(at_most=self._piece_bytes, apart=True)
-            except BudgetExceeded:
+            except (BudgetExceeded, QuotaExceeded):
                 self._pieces = entry.session.snapshot_pieces(at_most=self._piece_bytes)
                 entry.frozen += 1
                 self._freezes = True

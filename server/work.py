@@ -7,13 +7,15 @@ here alike.
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 
-from rondel.decoder import kernels, pool
 from rondel.decoder.errors import InvalidRequest
-from rondel.server import exactly_once, forking, returns
+from rondel.server import attending, exactly_once, forking, returns
 from rondel.server.config import ServerConfig
 from rondel.server.entries import Entry
+from rondel.server.info import decode_hello, server_info
 from rondel.server.logs import shortened
+from rondel.server.operation import AtHand
 from rondel.server.projections import ProjectionSets
 from rondel.server.replies import (
     check_reply,
@@ -38,12 +40,12 @@ class Work:
     """One method for each of the service's that is answered with one message. For the scheduler's worker."""
 
     def __init__(
-        self, config: ServerConfig, streams: StreamRegistry, projections: ProjectionSets, version: str
+        self, config: ServerConfig, streams: StreamRegistry, projections: ProjectionSets, at_hand: AtHand
     ) -> None:
         self._config = config
+        self._at_hand = at_hand
         self._streams = streams
         self._projections = projections
-        self._version = version
         self._lease_ms = milliseconds(config.idle_lease_seconds)
 
     def open(self, request: pb.OpenStreamRequest, streams: TenantStreams) -> pb.OpenStreamResponse:
@@ -78,29 +80,35 @@ class Work:
         return pb.ForkStreamResponse(stream=self.opened(forking.fork(streams, request)))
 
     def opened(self, entry: Entry) -> pb.OpenStreamResponse:
+        entry.session.check_sound()  # it may be one of an earlier start, named again
         return opened(entry, self._streams, self._lease_ms)
 
     def append(self, request: pb.AppendTokenRequest, streams: TenantStreams) -> pb.AppendTokenResponse:
         session = _entry_to_change(streams, request.stream).session
+        k, v = from_tensor(request.k, name="k"), from_tensor(request.v, name="v")
+        self._at_hand.check()
         done = exactly_once.append(
             session,
             generation=request.generation,
             position=request.position,
             first_layer=request.first_layer,
-            k=from_tensor(request.k, name="k"),
-            v=from_tensor(request.v, name="v"),
+            k=k,
+            v=v,
         )
         return pb.AppendTokenResponse(
             committed_length=session.length, layer_length=done.layer_length, duplicate=done.duplicate
         )
 
-    def attend(self, request: pb.AttendRequest, streams: TenantStreams) -> pb.AttendResponse:
+    def attend(
+        self, request: pb.AttendRequest, streams: TenantStreams
+    ) -> Generator[None, None, pb.AttendResponse]:
+        """In pieces: a long one lets others have their turns."""
         session = _entry(streams, request.stream).session
         q = from_tensor(request.q, name="q")
         size = reply_bytes(session, request.layer, q) + returns.extra_bytes(session, request, q)
         check_reply(size, self._config.max_message_bytes)
         options = options_from_message(request.options) if request.HasField("options") else None
-        out, lse = exactly_once.attend(
+        out, lse = yield from attending.attend(
             session,
             generation=request.generation,
             position=request.position if request.HasField("position") else None,
@@ -108,6 +116,7 @@ class Work:
             q=q,
             return_lse=request.return_lse,
             options=options,
+            check=self._at_hand.check,
         )
         response = pb.AttendResponse(out=to_tensor(out), lse=optional(lse), committed_length=session.length)
         returns.fill(response, session, request, q, options)
@@ -132,6 +141,7 @@ class Work:
     def get(self, request: pb.GetStreamRequest, streams: TenantStreams) -> pb.GetStreamResponse:
         entry = _entry(streams, request.stream)
         session = entry.session
+        session.check_sound()
         stats = session.stats(quality=request.quality)
         if stats.quality is not None and stats.quality.worrying and not entry.worried:
             entry.worried = True
@@ -156,46 +166,18 @@ class Work:
         )
 
     def close(self, request: pb.CloseStreamRequest, streams: TenantStreams) -> pb.CloseStreamResponse:
-        closed = streams.close(request.stream.handle, request.stream.epoch, request.request_id)
+        stream, generation = request.stream, request.generation if request.HasField("generation") else None
+        closed = streams.close(stream.handle, stream.epoch, request.request_id, generation)
         return pb.CloseStreamResponse(
             committed_length=closed.committed_length, bytes_released=closed.bytes_released
         )
 
     def info(self, request: pb.GetServerInfoRequest, streams: TenantStreams) -> pb.GetServerInfoResponse:
-        memory = self._streams.arena.stats()
-        return pb.GetServerInfoResponse(
-            version=self._version,
-            tier=kernels.TIER,
-            epoch=self._streams.epoch,
-            start_id=self._streams.start_id,
-            limits=self._limits(),
-            memory=pb.MemoryInfo(
-                budget=memory.budget,
-                reserved=memory.reserved,
-                resident=memory.resident,
-                shared=memory.shared,
-            ),
-            streams=len(streams),
-            threads=pool.threads(),
-            projections=self._projections.names,
-        )
+        return server_info(self._config, self._streams, self._projections, streams.tenant.name)
 
     def hello(self) -> pb.DecodeHello:
         """What never changes, so this one may be called on the loop."""
-        return pb.DecodeHello(
-            limits=self._limits(), epoch=self._streams.epoch, start_id=self._streams.start_id
-        )
-
-    def _limits(self) -> pb.ServerLimits:
-        return pb.ServerLimits(
-            max_message_bytes=self._config.max_message_bytes,
-            max_streams=self._streams.max_streams,
-            max_queue_bytes=self._config.queue_bytes,
-            max_step_items=self._config.max_step_items,
-            idle_lease_ms=self._lease_ms,
-            stall_timeout_ms=milliseconds(self._config.stall_timeout_seconds),
-            decode_window_bytes=self._config.decode_window_bytes,
-        )
+        return decode_hello(self._config, self._streams)
 
 
 def _entry(streams: TenantStreams, stream: pb.StreamRef) -> Entry:

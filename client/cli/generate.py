@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from rondel.client.cli.access import Access, with_access
 from rondel.client.cli.output import print_json, stream_text
 from rondel.client.cli.signals import nothing_to_undo
 from rondel.client.cli.usage import WrongUsage, check_cache, wrong_usage
@@ -25,6 +26,7 @@ _SAMPLING: Final = "Sampling"
 _PLACE: Final = "Where it runs"
 
 
+@with_access
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to answer; - reads it from standard input.")],
     model: Annotated[
@@ -80,11 +82,14 @@ def generate(
             rich_help_panel=_PLACE,
         ),
     ] = False,
+    *,
+    access: Access,
 ) -> None:
     """Let a language model answer a prompt."""
     with wrong_usage():
         check_cache(window, sinks, reserve, storage)
     with nothing_to_undo():
+        from rondel.client.access import Access as CheckedAccess
         from rondel.client.checks import checked_target
         from rondel.client.cli import places
         from rondel.client.generation import GenerateOptions
@@ -106,14 +111,14 @@ def generate(
         check_text(text)
         places.sampling_of(options)
         if server is not None:
-            checked_target(server)
+            CheckedAccess.checked(checked_target(server), **access)
     if raw and not text:
         raise WrongUsage("the prompt is empty, expected a text to continue")
     asked: places.Asked = text if raw else [("user", text)]
     if remote_attention:
-        pieces = places.with_remote_attention(asked, options, server)
+        pieces = places.with_remote_attention(asked, options, server, access)
     elif server is not None:
-        pieces = places.on_server(asked, options, server)
+        pieces = places.on_server(asked, options, server, access)
     else:
         pieces = places.in_process(asked, options)
     _show(text, pieces, as_json)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from rondel.client.cli.access import Access, with_access
 from rondel.client.cli.output import print_json, print_note
 from rondel.client.cli.signals import nothing_to_undo
 from rondel.client.cli.streams import DEFAULT_SERVER
-from rondel.client.cli.usage import WrongUsage, wrong_usage
+from rondel.client.cli.usage import wrong_usage
+
+if TYPE_CHECKING:
+    from rondel.client.access import Access as Way
 
 SERVING: Final = "SERVING"
 UNREACHABLE: Final = "UNREACHABLE"
@@ -41,6 +44,7 @@ class Verdict:
         return 3 if self.status == UNREACHABLE else 1
 
 
+@with_access
 def health(
     target: Annotated[str, typer.Argument(help="host:port or unix:/path of the server.")] = DEFAULT_SERVER,
     service: Annotated[
@@ -51,26 +55,21 @@ def health(
         ),
     ] = "",
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 5.0,
-    ca: Annotated[
-        Path | None, typer.Option(help="Authorities (PEM) that a TLS server's certificate must be of.")
-    ] = None,
-    cert: Annotated[Path | None, typer.Option(help="Own certificate (PEM) for TLS, with --key.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    *,
+    access: Access,
 ) -> None:
     """Ask a server whether it serves, by grpc.health.v1.
 
     Exit codes: 0 = it serves, 1 = it answered, and does not, 2 = wrong usage, 3 = nobody answered.
     """
     with nothing_to_undo():
+        from rondel.client.access import Access as Way
         from rondel.client.checks import checked_target, checked_timeout
     with wrong_usage():
-        checked_target(target)
         checked_timeout(timeout)
-    if (cert is None) != (key is None) or (cert is not None and ca is None):
-        raise WrongUsage("--cert and --key go together, and with --ca")
-    secrets = Secrets(*(None if path is None else _read(path) for path in (ca, key, cert)))
-    verdict = ask(target, service, timeout, secrets)
+        way = Way.checked(checked_target(target), **access)
+    verdict = ask(target, service, timeout, way)
     if as_json:
         print_json(asdict(verdict))
     else:
@@ -79,15 +78,7 @@ def health(
         raise typer.Exit(verdict.exit_code)
 
 
-class Secrets(NamedTuple):
-    """What TLS needs, PEM. Without authorities there is no TLS."""
-
-    ca: bytes | None
-    key: bytes | None
-    cert: bytes | None
-
-
-def ask(target: str, service: str, timeout: float, secrets: Secrets) -> Verdict:
+def ask(target: str, service: str, timeout: float, way: Way) -> Verdict:
     """One Check call."""
     with nothing_to_undo():
         import grpc
@@ -97,15 +88,13 @@ def ask(target: str, service: str, timeout: float, secrets: Secrets) -> Verdict:
     def verdict(status: str, reason: str = "") -> Verdict:
         return Verdict(target, service, status, round(time.monotonic() - began, 6), reason)
 
-    if secrets.ca is None:
-        made = grpc.insecure_channel(target)
-    else:
-        made = grpc.secure_channel(target, grpc.ssl_channel_credentials(*secrets))
-    with made as channel:
-        check = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    with way.channel(grpc, target, None) as channel:
+        check = way.bound(
+            channel.unary_unary(
+                "/grpc.health.v1.Health/Check",
+                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=health_pb2.HealthCheckResponse.FromString,
+            )
         )
         try:
             reply = check(health_pb2.HealthCheckRequest(service=service), timeout=timeout)
@@ -119,10 +108,3 @@ def ask(target: str, service: str, timeout: float, secrets: Secrets) -> Verdict:
                 case _:
                     return verdict(code.name, reason)
         return verdict(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise WrongUsage(f"cannot read {path}: {error.strerror}") from None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rondel.client.cli.access import Access, with_access
 from rondel.client.cli.output import print_json
 from rondel.client.cli.signals import nothing_to_undo
 from rondel.client.cli.usage import WrongUsage, wrong_usage
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _LOAD, _WORK, _FAULTS, _VERDICT = "Load", "What streams do", "Faults", "Verdict"
 
 
+@with_access
 def load(
     target: Annotated[str, typer.Argument(help="host:port or unix:/path of the server.")],
     rate: Annotated[
@@ -104,6 +106,8 @@ def load(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the line of JSON only, without the table.")
     ] = False,
+    *,
+    access: Access,
 ) -> None:
     """Put a server under load, check its answers, and say whether it held.
 
@@ -125,6 +129,7 @@ def load(
     with wrong_usage():
         plan = Plan(
             target=target,
+            access=access,
             schedule=_schedule(rate, closed, poisson, seed),
             workload=Workload(
                 layers=layers,

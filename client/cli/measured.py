@@ -10,7 +10,8 @@ import numpy as np
 
 from rondel.client.cli.output import facts_table, human_bytes, out, print_json, stream_text
 from rondel.client.generation import Started, Summary, Token
-from rondel.client.sync import AttentionClient, GenerationClient
+from rondel.client.sync import AttentionClient
+from rondel.client.sync_generation import GenerationClient
 from rondel.decoder.errors import ServerInternal
 from rondel.decoder.spec import LayerGroup, StreamSpec
 

@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from rondel.client.access import AccessOptions
 from rondel.client.cli.launch import server as new_server
 from rondel.client.cli.output import progress
 from rondel.client.generation import GenerateOptions, Summary, Token
-from rondel.client.sync import AttentionClient, GenerationClient
+from rondel.client.sync import AttentionClient
+from rondel.client.sync_generation import GenerationClient
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.lm.engine import AttentionStream
 from rondel.decoder.lm.engine import generate as run
@@ -40,9 +42,11 @@ class Piece:
     """Set on the last: ``end_of_text``, ``max_tokens`` or ``context_full``."""
 
 
-def on_server(prompt: Asked, options: GenerateOptions, address: str) -> Generator[Piece]:
+def on_server(
+    prompt: Asked, options: GenerateOptions, address: str, access: AccessOptions
+) -> Generator[Piece]:
     """Model and attention on a server."""
-    with GenerationClient(address) as client, client.generate(prompt, **options) as generation:
+    with GenerationClient(address, **access) as client, client.generate(prompt, **options) as generation:
         for event in generation:
             match event:
                 case Token():
@@ -56,12 +60,15 @@ def in_process(prompt: Asked, options: GenerateOptions) -> Generator[Piece]:
     yield from _with_model(prompt, options, lambda spec: DecoderSession(spec, Arena(budget=ARENA_BYTES)))
 
 
-def with_remote_attention(prompt: Asked, options: GenerateOptions, address: str | None) -> Generator[Piece]:
-    """The model here, its attention on a server; None = on one that is started for it."""
+def with_remote_attention(
+    prompt: Asked, options: GenerateOptions, address: str | None, access: AccessOptions
+) -> Generator[Piece]:
+    """The model here, its attention on a server; None = on one that is started for it, which asks nobody who
+    they are."""
     with ExitStack() as stack:
         if address is None:
-            address = stack.enter_context(new_server()).address
-        client = stack.enter_context(AttentionClient(address))
+            address, access = stack.enter_context(new_server()).address, AccessOptions()
+        client = stack.enter_context(AttentionClient(address, **access))
         yield from _with_model(prompt, options, client.open)
 
 

@@ -1,4 +1,4 @@
-"""``rondel streams export`` and ``rondel streams import``: a server's streams to files and back."""
+"""``rondel streams``: a server's streams in a list, to files and back."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from rondel.client.cli.output import human_bytes, print_json, print_note, progress
+from rondel.client.cli.access import Access, with_access
+from rondel.client.cli.output import human_bytes, out, print_json, print_note, progress
 from rondel.client.cli.signals import nothing_to_undo
 from rondel.client.cli.usage import WrongUsage, wrong_usage
 
 if TYPE_CHECKING:
     from rondel.client.sync import AttentionClient
+    from rondel.client.values import ListedStream
 
 DEFAULT_SERVER: Final = "127.0.0.1:7411"
 STANDARD: Final = "-"
 """In place of a file: standard output or input. A file of that name is ./-"""
 
 app = typer.Typer(
-    help="Write a server's streams to files, and open streams from files.", no_args_is_help=True
+    help="List a server's streams, write them to files, and open streams from files.", no_args_is_help=True
 )
 
 Server = Annotated[str, typer.Option(help="host:port or unix:/path of the server.")]
@@ -32,7 +37,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 Timeout = Annotated[float, typer.Option(help="Seconds for the whole of it.")]
 
 
+@app.command("list")
+@with_access
+def list_command(server: Server = DEFAULT_SERVER, as_json: Json = False, *, access: Access) -> None:
+    """List the streams of your tenant, oldest first. That does not keep them from expiring."""
+    with _connected(server, access) as client:
+        streams = client.list_streams()
+    if as_json:
+        print_json([asdict(stream) for stream in streams])
+    else:
+        out.print(_table(streams))
+
+
 @app.command("export")
+@with_access
 def export_command(
     handle: Annotated[str, typer.Argument(help="The stream's handle.")],
     file: Annotated[
@@ -41,6 +59,8 @@ def export_command(
     server: Server = DEFAULT_SERVER,
     timeout: Timeout = 600.0,
     as_json: Json = False,
+    *,
+    access: Access,
 ) -> None:
     """Write a stream's snapshot to a file that only its owner may read; - is standard output.
 
@@ -52,7 +72,7 @@ def export_command(
     if file != STANDARD and os.path.exists(file) and not os.path.isfile(file):
         raise WrongUsage(f"{file} is there and is no file")
     with (
-        _connected(server, timeout) as client,
+        _connected(server, access, timeout) as client,
         _stdout() if file == STANDARD else replaced(Path(file)) as to,
         progress(f"exporting {handle}") as report,
     ):
@@ -64,6 +84,7 @@ def export_command(
 
 
 @app.command("import")
+@with_access
 def import_command(
     file: Annotated[str, typer.Argument(help="A snapshot; - is standard input.")],
     server: Server = DEFAULT_SERVER,
@@ -72,9 +93,11 @@ def import_command(
     ] = "",
     timeout: Timeout = 600.0,
     as_json: Json = False,
+    *,
+    access: Access,
 ) -> None:
     """Open a stream from a snapshot and print its handle. It stays until it is closed or its lease ends."""
-    with _source(file) as source, _connected(server, timeout) as client:
+    with _source(file) as source, _connected(server, access, timeout) as client:
         with progress(f"importing {os.path.basename(file)}") as report:
             stream = client.import_stream(source, projections=projections, timeout=timeout, progress=report)
         stream.leave_open()
@@ -103,6 +126,23 @@ def _source(file: str) -> Iterator[IO[bytes]]:
             yield source
 
 
+def _table(streams: list[ListedStream]) -> Table:
+    table = Table()
+    for heading in ("handle", "generation", "tokens", "reserved", "resident", "shared", "idle", "sealed"):
+        table.add_column(heading, justify="left" if heading == "handle" else "right", no_wrap=True)
+    for stream in streams:
+        sizes = (stream.bytes_reserved, stream.bytes_resident, stream.bytes_shared)
+        table.add_row(
+            Text(stream.handle),
+            str(stream.generation),
+            str(stream.length),
+            *map(human_bytes, sizes),
+            f"{stream.idle_seconds:.1f} s",
+            "yes" if stream.sealed else "",
+        )
+    return table
+
+
 @contextmanager
 def replaced(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to that takes the place of ``path`` when the block has ended well, and is else
@@ -126,12 +166,12 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _connected(server: str, timeout: float) -> Iterator[AttentionClient]:
+def _connected(server: str, access: Access, timeout: float = 1.0) -> Iterator[AttentionClient]:
     with nothing_to_undo():  # here, because it brings in much
-        from rondel.client.checks import checked_target, checked_timeout
+        from rondel.client.checks import checked_timeout
         from rondel.client.sync import AttentionClient
     with wrong_usage():
-        checked_target(server)
         checked_timeout(timeout)
-    with AttentionClient(server) as client:
+        client = AttentionClient(server, **access)
+    with client:
         yield client

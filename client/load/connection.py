@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from rondel.client import calls
+from rondel.client.access import AccessOptions
 from rondel.client.aio import AsyncAttentionClient
 from rondel.client.calls import ask
 from rondel.decoder.errors import StreamClosed, StreamNotFound
@@ -12,8 +15,8 @@ from rondel.v1 import attention_pb2 as pb
 class Connection(AsyncAttentionClient):
     """An ``AsyncAttentionClient`` whose connection can be broken, and that closes streams by handle."""
 
-    def __init__(self, target: str, *, timeout: float) -> None:
-        super().__init__(target, timeout=timeout)
+    def __init__(self, target: str, *, timeout: float, **access: Unpack[AccessOptions]) -> None:
+        super().__init__(target, timeout=timeout, **access)
         self.breaks = 0
         """How often the connection was broken."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rondel.client.access import AccessOptions
 from rondel.client.load.check import Findings
 from rondel.client.load.recorder import Tallies
 from rondel.client.load.schedule import Schedule
@@ -31,6 +32,7 @@ class Job:
     cancels: float = 0.0
     reconnects: tuple[float, ...] = ()
     """Seconds from the start."""
+    access: AccessOptions = field(default_factory=AccessOptions, repr=False)
     victim: bool = False
     """Whether it is there to be stopped or killed; then it tells the handles of its streams."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from rondel.client.access import AccessOptions
 from rondel.client.load.faults import Faults, spread
 from rondel.client.load.job import Job
 from rondel.client.load.schedule import Closed, Constant, Poisson, Schedule
@@ -34,6 +35,7 @@ class Plan:
     """A run. Raises InvalidSpec."""
 
     target: str
+    access: AccessOptions = field(default_factory=AccessOptions, repr=False)
     schedule: Schedule
     workload: Workload = field(default_factory=Workload)
     streams: int = 16
@@ -145,6 +147,7 @@ class Plan:
         return Job(
             name=name,
             target=self.target,
+            access=self.access,
             schedule=schedule,
             streams=streams,
             workload=self.workload,

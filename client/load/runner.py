@@ -176,5 +176,5 @@ class _Run:
 async def _close(plan: Plan, handles: Sequence[str]) -> int:
     if not handles:
         return 0
-    async with Connection(plan.target, timeout=plan.timeout) as connection:
+    async with Connection(plan.target, timeout=plan.timeout, **plan.access) as connection:
         return sum([await connection.close_handle(handle) for handle in handles])

@@ -60,7 +60,7 @@ async def _work(job: Job, pipe: Pipe) -> Done:
             asyncio.get_running_loop().remove_reader(pipe.fileno())
 
     asyncio.get_running_loop().add_reader(pipe.fileno(), hear)
-    async with Connection(job.target, timeout=job.timeout) as connection:
+    async with Connection(job.target, timeout=job.timeout, **job.access) as connection:
         work = Work(job, connection, await connection.info(), pipe.send)
         try:
             starting = asyncio.create_task(told.get())

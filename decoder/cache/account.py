@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rondel.decoder.errors import QuotaExceeded
+from rondel.decoder.errors import BudgetExceeded, QuotaExceeded
 
 if TYPE_CHECKING:
     from rondel.decoder.cache.arena import Arena
@@ -18,7 +18,9 @@ class Account:
     behalf it happens. So they are exact, and nothing when the last stream has ended.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, *, private: bool = False) -> None:
+        self.private = private
+        """Whether a full arena keeps to itself how much room it has: others' use would show in it."""
         self.limit = limit
         """Most bytes that may be reserved; None = the arena's budget is the only bound. A smaller one than
         what is reserved takes nothing away."""
@@ -28,6 +30,11 @@ class Account:
         """Bytes of pages in use, each counted once, however many streams hold it."""
         self.shared = 0
         """Bytes of those that several streams hold."""
+
+    def told(self, error: BudgetExceeded) -> BudgetExceeded:
+        """What the owner may know of a full arena."""
+        # Not how much it takes either: that depends on the slabs which others have begun.
+        return BudgetExceeded("the arena has no room for this") if self.private else error
 
     def check(self, more: int) -> None:
         """Whether so many bytes more may be reserved. Raises QuotaExceeded."""
@@ -64,3 +71,5 @@ class Charged:
             account.shared += shared - before[2]
         finally:
             self._arena._lock.release()
+        if account.private and isinstance(error, BudgetExceeded):
+            raise account.told(error) from None

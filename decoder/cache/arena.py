@@ -5,6 +5,9 @@ claims slabs so that every page it names has a place. So growth never fails: a s
 opens, not when it is nine thousand tokens long. When the last page of a slab is given back and no
 reservation needs it, its memory goes back to the system. A page that several reservations hold is there once,
 and promised for at least once (``reservation.py``).
+
+With overcommit reservations may name more pages than there are places: more streams open, and it is growth
+that may be refused (``space.py``).
 """
 
 from __future__ import annotations
@@ -25,19 +28,22 @@ from rondel.decoder.cache.rebuild import Found, rebuild
 from rondel.decoder.cache.reservation import Reservation as Reservation
 from rondel.decoder.cache.shares import Shares
 from rondel.decoder.cache.slabs import UNIT as UNIT
-from rondel.decoder.cache.slabs import Pool, Slab, offsets_of
-from rondel.decoder.errors import ArenaFileError, BudgetExceeded, InvalidSpec
+from rondel.decoder.cache.space import Space
+from rondel.decoder.checks import real
+from rondel.decoder.errors import ArenaFileError, InvalidSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaStats:
     """Bytes: the whole budget, what reservations have claimed of it, pages in use, and those of them that
-    several streams share. Each page counts once, however many hold it."""
+    several streams share. Each page counts once, however many hold it. ``reserved`` is at most ``overcommit``
+    times the budget, ``resident`` never more than the budget."""
 
     budget: int
     reserved: int
     resident: int
     shared: int = 0
+    overcommit: float = 1.0
 
 
 class Detachable(Protocol):
@@ -55,27 +61,34 @@ class Arena:
     Nobody else can have it until :meth:`close`, or the end of the process. The streams in a file that was
     there are handed out by ``attach`` (``decoder/attach.py``); until then they keep what they have.
 
+    With ``overcommit``, from 1 to 1000, the pages that streams reserve may be so many times the budget. Above
+    1 a stream's growth can be refused: a call that needs a page for which there is no memory raises
+    BudgetExceeded and has changed nothing; the other streams go on. At 1 growth never fails.
+
     Safe to use from several threads. Offsets that it hands out are relative to :attr:`base`.
 
     Raises:
-        InvalidSpec: the budget is below 2 MiB or the system refuses to map it.
+        InvalidSpec: the budget is below 2 MiB or the system refuses to map it; ``overcommit`` is out of
+            range.
         ArenaFileError: the file cannot be made, or is of another budget. What was there is left alone.
         ArenaFileBusy, CorruptArena, UnsupportedArena: it is in use, damaged or of another version.
     """
 
-    def __init__(self, budget: int, *, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, budget: int, *, path: str | os.PathLike[str] | None = None, overcommit: float = 1.0
+    ) -> None:
         if isinstance(budget, bool) or not isinstance(budget, int) or budget < UNIT:
             raise InvalidSpec(
                 f"budget must be an integer of at least {UNIT} bytes, got {budget!r}", field="budget"
             )
-        self._units = budget // UNIT
-        self._memory = Memory(self._units) if path is None else ArenaFile(path, self._units)
+        self.overcommit: Final = real("overcommit", overcommit, 1.0, 1000.0)
+        """How many times the budget reservations may name."""
+        units = budget // UNIT
+        self._memory = Memory(units) if path is None else ArenaFile(path, units)
         self._bytes = self._memory.bytes
         self.base: Final[int] = self._bytes.ctypes.data
-        self._unit_taken = bytearray(self._units)
-        self._pools: dict[int, Pool] = {}
-        self._resident = 0
-        self._promised = 0
+        self._space = Space(self._memory, units, self.overcommit)
+        self._pools = self._space.pools
         self._shares = Shares()
         self._abandoned: deque[Reservation] = deque()
         self._lock = threading.Lock()
@@ -86,7 +99,6 @@ class Arena:
         """That of streams which were given none."""
         if self._memory.file is not None:
             self.found = rebuild(self, self._memory.file)
-            self._promised = sum(size * pool.promised for size, pool in self._pools.items())
             self.account.reserved, self.account.resident, self.account.shared = self._totals()
 
     @property
@@ -121,8 +133,9 @@ class Arena:
         """How much is claimed and used now."""
         self._sweep()
         with self._lock:
-            reserved = self._unit_taken.count(1) * UNIT
-            return ArenaStats(self._units * UNIT, reserved, self._resident, self._shares.bytes)
+            space = self._space
+            reserved, shared = space.reserved * UNIT, self._shares.bytes
+            return ArenaStats(space.units * UNIT, reserved, space.resident, shared, self.overcommit)
 
     def reserve(self, demand: Mapping[int, int], account: Account | None = None) -> Reservation:
         """Promise pages: ``demand`` maps a page size in bytes to a number of pages.
@@ -169,30 +182,12 @@ class Arena:
 
     def _totals(self) -> tuple[int, int, int]:
         """Bytes promised, in use, and shared."""
-        return self._promised, self._resident, self._shares.bytes
+        return self._space.promised, self._space.resident, self._shares.bytes
 
     def _promise(self, demand: Mapping[int, int], account: Account) -> None:
-        """Claim the slabs for so many pages more, or raise BudgetExceeded or QuotaExceeded and claim
-        nothing."""
-        more = sum(page_bytes * pages for page_bytes, pages in demand.items())
-        account.check(more)
-        claimed: list[tuple[Pool, Slab]] = []
-        demand = {page_bytes: pages for page_bytes, pages in demand.items() if pages}
-        # Counted first: a demand beyond all bounds must not claim slab after slab to find that out.
-        if self._units_short(demand) > self._unit_taken.count(0):
-            raise self._refusal(demand)
-        for page_bytes, pages in demand.items():
-            pool = self._pools.setdefault(page_bytes, Pool(page_bytes))
-            for _ in range(max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))):
-                unit = self._find_units(pool.units)
-                if unit is None:
-                    for owner, slab in claimed:
-                        self._drop_slab(owner, slab)
-                    raise self._refusal(demand)
-                claimed.append((pool, self._add_slab(pool, unit)))
-        for page_bytes, pages in demand.items():
-            self._pools[page_bytes].promised += pages
-        self._promised += more
+        """Promise so many pages more, or raise BudgetExceeded or QuotaExceeded and promise none."""
+        account.check(sum(page_bytes * pages for page_bytes, pages in demand.items()))
+        self._space.promise(demand)
 
     def abandon(self, reservation: Reservation) -> None:
         """Have a reservation left (``Reservation.leave``) at the next occasion. For finalisers, which may run
@@ -203,88 +198,3 @@ class Arena:
         with suppress(IndexError):  # empty, perhaps since another thread was quicker
             while True:
                 self._abandoned.popleft().leave()
-
-    def _units_short(self, demand: Mapping[int, int]) -> int:
-        units = 0
-        for page_bytes, pages in demand.items():
-            pool = self._pools.get(page_bytes, Pool(page_bytes))
-            units += pool.units * max(0, pool.slabs_for(pool.promised + pages) - len(pool.slabs))
-        return units
-
-    def _refusal(self, demand: Mapping[int, int]) -> BudgetExceeded:
-        requested = self._units_short(demand) * UNIT
-        available = self._unit_taken.count(0) * UNIT
-        return BudgetExceeded(
-            f"the stream needs {requested} more bytes (slabs of {UNIT}), the arena has {available} of "
-            f"{self._units * UNIT} unclaimed",
-            requested=requested,
-            available=available,
-        )
-
-    def _find_units(self, count: int) -> int | None:
-        found = self._unit_taken.find(bytes(count))
-        return None if found < 0 else found
-
-    def _add_slab(self, pool: Pool, unit: int) -> Slab:
-        self._unit_taken[unit : unit + pool.units] = b"\1" * pool.units
-        offsets = offsets_of(unit, pool.page_bytes)[::-1]
-        # What a file held before is still there.
-        slab = Slab(unit, offsets) if self.file is None else Slab(unit, [], offsets)
-        self._memory.claim(unit, pool.page_bytes)
-        pool.slabs[unit] = slab
-        return slab
-
-    def _drop_slab(self, pool: Pool, slab: Slab) -> None:
-        del pool.slabs[slab.unit]
-        if pool.filling is slab:
-            pool.filling = None
-        self._memory.give_back(slab.unit, pool.units, used=bool(slab.used_before))
-        self._unit_taken[slab.unit : slab.unit + pool.units] = bytes(pool.units)
-
-    def _take(self, page_bytes: int, *, zeroed: bool = True) -> int:
-        pool = self._pools[page_bytes]
-        slab = pool.filling
-        if slab is None or not (slab.fresh or slab.used_before):
-            # The fullest, so that others run empty and go back; looked for once per slab, not per page.
-            slab = max((s for s in pool.slabs.values() if s.fresh or s.used_before), key=lambda s: s.in_use)
-            pool.filling = slab
-        slab.in_use += 1
-        self._resident += page_bytes
-        if slab.fresh and not slab.used_before:
-            return slab.fresh.pop()
-        offset = slab.used_before.pop()
-        if zeroed:  # a page never shows its next owner what its last one stored
-            self._bytes[offset : offset + page_bytes] = 0
-        return offset
-
-    def _copied(self, page_bytes: int, offset: int) -> int:
-        """A page of the same content. Under the lock, so that nobody writes to the page meanwhile."""
-        copy = self._take(page_bytes, zeroed=False)
-        self._bytes[copy : copy + page_bytes] = self._bytes[offset : offset + page_bytes]
-        return copy
-
-    def _put_back(self, page_bytes: int, offset: int) -> None:
-        pool = self._pools[page_bytes]
-        slab = pool.slabs[self._slab_of(pool, offset)]
-        slab.used_before.append(offset)
-        slab.in_use -= 1
-        self._resident -= page_bytes
-
-    def _withdraw(self, page_bytes: int, pages: int) -> None:
-        """Take promises back; slabs that nothing needs any more go."""
-        pool = self._pools.get(page_bytes)
-        if pool is None:  # nothing was promised, and nobody else was left
-            return
-        pool.promised -= pages
-        self._promised -= page_bytes * pages
-        spare = len(pool.slabs) - pool.slabs_for(pool.promised)
-        for slab in [s for s in pool.slabs.values() if s.in_use == 0][:spare] if spare else ():
-            self._drop_slab(pool, slab)
-        if not pool.slabs:
-            del self._pools[page_bytes]
-
-    def _slab_of(self, pool: Pool, offset: int) -> int:
-        unit = offset // UNIT
-        while unit not in pool.slabs:  # a page above 2 MiB, or one across a unit border of its slab
-            unit -= 1
-        return unit

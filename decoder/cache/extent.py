@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rondel.decoder.cache.cuts import Cut, checked_note
 from rondel.decoder.cache.layout import RingLayout
 from rondel.decoder.errors import (
     ChunkTooLong,
@@ -40,6 +41,8 @@ class StreamExtent:
         self.high_water = 0
         self.generation = 0
         self.sealed = False
+        self.cut: Cut | None = None
+        """The last truncate, if there was one."""
         self._quota: int | None = None
 
     def fork(self, max_new_tokens: int | None) -> StreamExtent:
@@ -114,6 +117,13 @@ class StreamExtent:
         self.reset(marks)
         self.generation, self.sealed = generation, sealed
 
+    def forgets(self, end: int) -> bool:
+        """Whether a call that takes all layers from their common length to ``end`` overwrites what the stream
+        would need to go back to that length."""
+        return any(
+            layout.wraps_at(end) and end - layout.group.reserve > self.length for layout in self._layouts
+        )
+
     def begin(self, length: int) -> None:
         """Note that a change is about to be made which shows before it is complete, and that the stream had
         so many tokens before it. Only a stream in a file does: it may be killed before :meth:`end`, or before
@@ -136,10 +146,11 @@ class StreamExtent:
         if self.sealed:
             raise StreamSealed(f"the stream was sealed at {self.length} tokens, nothing changes it")
 
-    def truncate(self, length: int) -> None:
-        """Set every layer to ``length`` and begin a generation. Raises SequenceGap, RollbackTooDeep,
-        StreamSealed."""
+    def truncate(self, length: int, note: bytes = b"") -> None:
+        """Set every layer to ``length`` and begin a generation. Raises InvalidRequest, SequenceGap,
+        RollbackTooDeep, StreamSealed."""
         self._check_open()
+        checked_note(note)
         length = integer("length", length)
         if not 0 <= length <= self.length:
             raise SequenceGap(
@@ -153,6 +164,7 @@ class StreamExtent:
         self._lengths = [length] * self._spec.layers
         self.length = length
         self.generation += 1
+        self.cut = Cut(self.generation, length, note)
 
     def check_append(self, layers: Sequence[int], tokens: int) -> int:
         """The position at which all of ``layers`` may take ``tokens`` more.

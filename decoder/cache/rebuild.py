@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rondel.decoder.cache.arena_file import ArenaFile
+from rondel.decoder.cache.draft import Draft
 from rondel.decoder.cache.record import Slot, StreamRecord
 from rondel.decoder.cache.recorded import Parts, RecordedExtent, rings_of
 from rondel.decoder.cache.reservation import Reservation
-from rondel.decoder.cache.slabs import UNIT, Pool, Slab, offsets_of
-from rondel.decoder.cache.survey import Draft, Page, SlabMap, survey
+from rondel.decoder.cache.slab_map import Page, SlabMap
+from rondel.decoder.cache.slabs import UNIT
+from rondel.decoder.cache.survey import survey
 from rondel.decoder.errors import BudgetExceeded
 from rondel.decoder.spec import StreamSpec
 
@@ -31,8 +33,6 @@ class Found:
     draft: Draft
     pages: Reservation
     reason: str
-    torn: bool = False
-    """Whether it was killed while a call was undone that could not be any more: set by :meth:`parts`."""
 
     @property
     def spec(self) -> StreamSpec:
@@ -52,15 +52,13 @@ class Found:
         if draft.spec is None or not isinstance(record, StreamRecord) or self.reason:
             raise ValueError(f"a stream that was set aside cannot be gone on with: {self.reason}")
         extent = RecordedExtent(draft.spec, draft.layouts, record)
-        extent.load(draft.marks, generation=draft.generation, sealed=draft.sealed, quota=draft.quota)
+        extent.load(
+            draft.marks, generation=draft.generation, sealed=draft.sealed, quota=draft.quota, cut=draft.cut
+        )
         rings = rings_of(draft.layouts, record)
         for each, table in zip(rings, draft.tables, strict=True):
-            each.load(table, self.pages)
-        length = draft.marks[2]
-        if draft.begun is not None:
-            self.torn = extent.min_length > draft.begun
-            length = length if self.torn else min(length, draft.begun)
-        extent.attach(length)
+            each.load(table, self.pages, saved=draft.saved)
+        extent.attach(draft.marks[2])
         return extent, list(rings), self.pages
 
 
@@ -73,14 +71,16 @@ def rebuild(arena: Arena, file: ArenaFile) -> list[Found]:
     found = [_found(arena, file, draft) for draft in drafts]
     with arena._lock:
         used = {page for held in holdings for page in held.pages}
-        _lay_out(arena, slabs, used | {draft.record for draft in drafts if draft.record})
-        for unit in _unknown_units(drafts, slabs, arena._units):
-            arena._unit_taken[unit] = 1
+        used |= {draft.record for draft in drafts if draft.record}
+        for unit, size in slabs.sizes.items():
+            arena._space.lay_out(unit, size, used)
+        for unit in _unknown_units(drafts, slabs, arena._space.units):
+            arena._space.taken[unit] = 1
         for each, held in zip(found, holdings, strict=True):
             _promise(arena, each, held)
         _share(arena, [each.pages for each in found])
-        for page_bytes in list(arena._pools):
-            arena._withdraw(page_bytes, 0)
+        for page_bytes in list(arena._space.pools):
+            arena._space.withdraw(page_bytes, 0)
     return found
 
 
@@ -132,12 +132,12 @@ def _found(arena: Arena, file: ArenaFile, draft: Draft) -> Found:
     pages, own = (Reservation(arena, {}, arena.account) for _ in range(2))
     if draft.record is not None:
         _hold(own, {draft.record}, set(), Counter({draft.record[0]: 1}))
-    if draft.record is None or draft.shape is None or draft.words is None:
+    if draft.record is None or draft.shape is None:
         pages.record = Slot(file, draft.slot, own, published=True)
     else:
         size, offset = draft.record
         page = slice(offset, offset + size)
-        pages.record = StreamRecord(file, draft.slot, own, page, draft.shape, draft.words, published=True)
+        pages.record = StreamRecord(file, draft.slot, own, page, draft.shape, draft.start, published=True)
     return Found(draft, pages, draft.reason)
 
 
@@ -147,18 +147,6 @@ def _hold(pages: Reservation, paid: set[Page], borrowed: set[Page], demand: Coun
     for held, by_size in ((paid, pages._paid), (borrowed, pages._borrowed)):
         for size in sizes:
             by_size[size] = {offset for each, offset in held if each == size}
-
-
-def _lay_out(arena: Arena, slabs: SlabMap, used: set[Page]) -> None:
-    """The slabs that there are, and in them the pages in use; each is promised for once."""
-    for unit, size in slabs.sizes.items():
-        pool = arena._pools.setdefault(size, Pool(size))
-        free = [offset for offset in offsets_of(unit, size)[::-1] if (size, offset) not in used]
-        in_use = pool.pages_per_slab - len(free)
-        pool.slabs[unit] = Slab(unit, [], free, in_use)
-        pool.promised += in_use
-        arena._resident += size * in_use
-        arena._unit_taken[unit : unit + pool.units] = b"\1" * pool.units
 
 
 def _share(arena: Arena, streams: list[Reservation]) -> None:
@@ -193,7 +181,7 @@ def _promise(arena: Arena, found: Found, held: _Held) -> None:
     demand = Counter(found.draft.demand) + held.adopted
     if not found.reason:
         try:
-            arena._promise(demand - first, arena.account)
+            arena._space.promise(demand - first)
         except BudgetExceeded as error:
             found.reason = f"the arena lacks the room that was promised to it: {error.message}"
         else:

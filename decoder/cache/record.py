@@ -9,10 +9,13 @@
 - lent flags: a bit per entry of the page tables: whether the page there when the stream was forked was none
   that it had promised room for
 - from the next multiple of 64 on, words (``words.py``): generation · sealed · begun (a length plus 1: a
-  change is being made that shows before it is complete) · length of each layer · claim of each layer · the
-  page tables, group by group, row by row: offset plus 1, 0 for none.
+  change is being made that shows before it is complete) · cut (which place has the last truncate, 1 or 2; 0 =
+  there was none) · length of each layer · claim of each layer · the page tables, group by group, row by row:
+  offset plus 1, 0 for none. A stream with a ring that can wrap has as many words again, from the claims on:
+  what to go back to from a change that overwrites it (``saved.py``), claims plus 1, and 0 for nothing
+- from the next multiple of 64 on, two places for the last truncate (``cuts.py``)
 
-All but the words is written before the stream is in the table and does not change after.
+All but words and places is written before the stream is in the table and does not change after.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from rondel.decoder.cache import crash
+from rondel.decoder.cache.cuts import PLACE_BYTES, PLACES
 from rondel.decoder.cache.layout import FORMAT_VERSION, RingLayout, round_up
 from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.words import WORD_BYTES, Words
@@ -37,12 +41,13 @@ if TYPE_CHECKING:
     from rondel.decoder.cache.arena_file import ArenaFile
 
 MAGIC: Final = b"RNDLSTRM"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_TAG: Final = 1024
 GENERATION: Final = 0
 SEALED: Final = 1
 BEGUN: Final = 2
-LENGTHS: Final = 3
+CUT: Final = 3
+LENGTHS: Final = 4
 _HEAD: Final = struct.Struct("=8sIIIIIIQQQ")
 _CHECKSUM: Final = struct.Struct("=I")
 HEAD_BYTES: Final = 64
@@ -59,16 +64,18 @@ def checked_tag(tag: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many words there are, and where. ``entries`` are those of each group's page tables."""
+    """How many words there are, and where. ``entries`` are those of each group's page tables; ``wraps`` says
+    whether claims and entries are there twice."""
 
     layers: int
     entries: tuple[int, ...]
+    wraps: bool
 
     @classmethod
     def of(cls, spec: StreamSpec, layouts: Sequence[RingLayout]) -> Self:
         """For a stream with such rings."""
         entries = tuple(len(each.group.layers) * (1 + each.ring_pages) for each in layouts)
-        return cls(spec.layers, entries)
+        return cls(spec.layers, entries, spec.max_chunk is not None)
 
     @property
     def claims(self) -> int:
@@ -80,9 +87,19 @@ class Shape:
         return LENGTHS + 2 * self.layers + sum(self.entries[:group])
 
     @property
+    def saved(self) -> int:
+        """Index of the first word of what to go back to: claims and entries, in the order of the others."""
+        return self.table(len(self.entries))
+
+    @property
+    def to_saved(self) -> int:
+        """From a claim or an entry to the word for what it was."""
+        return self.saved - self.claims
+
+    @property
     def words(self) -> int:
         """All words."""
-        return self.table(len(self.entries))
+        return self.saved + (self.to_saved if self.wraps else 0)
 
     @property
     def lent_bytes(self) -> int:
@@ -107,6 +124,16 @@ def empty_header(spec: StreamSpec) -> bytes:
 def words_offset(spec: int, promises: int, tag: int, lent: int) -> int:
     """Where the words begin in a page with sections of so many bytes."""
     return HEAD_BYTES + round_up(spec + promises + tag + lent, 64)
+
+
+def places_offset(start: int, shape: Shape) -> int:
+    """Where the places for truncates begin in a page whose words begin at ``start``."""
+    return round_up(start + WORD_BYTES * shape.words, 64)
+
+
+def record_bytes(start: int, shape: Shape) -> int:
+    """Bytes of all of a page whose words begin at ``start``."""
+    return places_offset(start, shape) + PLACES * PLACE_BYTES
 
 
 class Slot:
@@ -141,13 +168,18 @@ class StreamRecord(Slot):
         pages: Reservation,
         page: slice,
         shape: Shape,
-        words: Words,
+        start: int,
         *,
         published: bool = False,
     ) -> None:
+        """``start``: where the words begin in the page."""
         super().__init__(file, slot, pages, published=published)
+        memory, places = file.bytes.data[page], places_offset(start, shape)
         self.shape: Final = shape
-        self.words: Final = words
+        self.words: Final = Words(memory[start : start + WORD_BYTES * shape.words], "record")
+        self.places: Final = [
+            memory[places + i * PLACE_BYTES : places + (i + 1) * PLACE_BYTES] for i in range(PLACES)
+        ]
         self._page = page
         self._sections: tuple[bytes, bytes, bytes] = (b"", b"", b"")
 
@@ -167,7 +199,7 @@ class StreamRecord(Slot):
         plain = {"demand": {str(size): pages for size, pages in demand.items()}, "quota": quota}
         promises = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
         start = words_offset(len(header), len(promises), MAX_TAG, shape.lent_bytes)
-        size = 1 << (max(_LEAST, start + WORD_BYTES * shape.words) - 1).bit_length()
+        size = 1 << (max(_LEAST, record_bytes(start, shape)) - 1).bit_length()
         pages = arena.reserve({size: 1})
         try:
             with arena._lock:
@@ -182,12 +214,15 @@ class StreamRecord(Slot):
         except BaseException:
             pages.release()
             raise
-        page = slice(offset, offset + size)
-        words = Words(file.bytes.data[page][start : start + WORD_BYTES * shape.words], "record")
-        words.clear()
-        record = cls(file, slot, pages, page, shape, words)
+        record = cls(file, slot, pages, slice(offset, offset + size), shape, start)
+        record.words.clear()
         record._sections = (header, promises, bytes(shape.lent_bytes))
         return record
+
+    def forget_saved(self) -> None:
+        """Have nothing to go back to any more. Only while no change is being made that needs it."""
+        for index, _ in self.words.used(self.shape.saved):
+            self.words.put(index, 0)
 
     def lend(self, flags: bytes) -> None:
         """Say which entries of the page tables name pages that others have promised room for."""

@@ -4,9 +4,10 @@ Between any two stores the record must say what the stream was before a call or 
 
 - new tokens: the claim, pages in the tables, data, and last the layer's length. What lies above ``length``,
   the least layer length, is dropped when the file is attached to; rings are made so that this can always be.
-- a call that is committed in pieces, or that is undone: ``begun`` first, the length to go back to. Where a
-  ring has wrapped since and nothing can go back, the pieces stay: each is whole.
-- truncate: the first length that is lowered decides, since all layers follow the shortest.
+- a call that is committed in pieces, or that is undone: ``begun`` first, the length to go back to. Where the
+  pieces overwrite what the stream needs for that, copies of it before that (``saved.py``).
+- truncate: its place, then ``cut``, which decides: what is missing from then on is done when the file is
+  attached to. Then the lengths, last the generation: a cut ahead of it is one that was not completed.
 - fork: a record that is complete before the stream table names it. Closing: the table first.
 - a page's copy: its data before the entry that names it.
 """
@@ -20,10 +21,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rondel.decoder.cache.cuts import PLACES, Cut, write_cut
 from rondel.decoder.cache.extent import Marks, StreamExtent
 from rondel.decoder.cache.layout import RingLayout
-from rondel.decoder.cache.record import BEGUN, GENERATION, LENGTHS, SEALED, StreamRecord
-from rondel.decoder.cache.reservation import Place, Reservation
+from rondel.decoder.cache.place import Place
+from rondel.decoder.cache.record import BEGUN, CUT, GENERATION, LENGTHS, SEALED, StreamRecord
+from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.spec import StreamSpec
 
@@ -42,6 +45,7 @@ class RecordedExtent(StreamExtent):
         self._claims = record.shape.claims
         self._record = record
         self._begun = False
+        self._cut = record.words.get(CUT) or 0
 
     def _check_open(self) -> None:
         self._record.check_ours()
@@ -81,28 +85,34 @@ class RecordedExtent(StreamExtent):
         super().seal()
         self._words.put(SEALED, 1)
 
-    def truncate(self, length: int) -> None:
-        super().truncate(length)
-        self._words.put(GENERATION, self.generation)
+    def truncate(self, length: int, note: bytes = b"") -> None:
+        super().truncate(length, note)
+        self._cut = self._cut % PLACES + 1
+        if self.cut is not None:
+            write_cut(self._record.places[self._cut - 1], self.cut)
+        self._words.put(CUT, self._cut)
         self._write_lengths()
+        self._words.put(GENERATION, self.generation)
 
     def _write_lengths(self) -> None:
         for layer, length in enumerate(self._lengths):
             self._words.put(LENGTHS + layer, length)
 
-    def load(self, marks: Marks, *, generation: int, sealed: bool, quota: int | None) -> None:
+    def load(
+        self, marks: Marks, *, generation: int, sealed: bool, quota: int | None, cut: Cut | None = None
+    ) -> None:
         """Be what the record says already."""
         StreamExtent.reset(self, marks)
-        self.generation, self.sealed, self._quota = generation, sealed, quota
+        self.generation, self.sealed, self._quota, self.cut = generation, sealed, quota, cut
 
     def attach(self, length: int) -> None:
         """Set every layer to a length that no layer is below, and begin a generation."""
-        self._words.put(GENERATION, self.generation + 1)
         self._lengths = [length] * self._spec.layers
         self.length, self.generation = length, self.generation + 1
-        self._write_lengths()
         self._begun = True
-        self.end()
+        self.reset(self.marks())
+        self._words.put(GENERATION, self.generation)
+        self._record.forget_saved()
 
 
 class RecordedRings(GroupRings):
@@ -112,10 +122,17 @@ class RecordedRings(GroupRings):
         super().__init__(layout)
         self._words = record.words
         self._first = first
+        self._to_saved = record.shape.to_saved
 
     def _name(self, row: int, column: int, offset: int) -> None:
-        self._words.put(self._first + row * self._tables.shape[1] + column, offset + 1)
+        self._words.put(self._word(row, column), offset + 1)
         self._tables[row, column] = offset
+
+    def _save(self, row: int, column: int, offset: int) -> None:
+        self._words.put(self._word(row, column) + self._to_saved, offset + 1)
+
+    def _word(self, row: int, column: int) -> int:
+        return self._first + row * self._tables.shape[1] + column
 
     def _place(self, layer: int, column: int) -> Place:
         table, size = self.table(layer), self.page_bytes(column)
@@ -128,10 +145,12 @@ class RecordedRings(GroupRings):
                 self._name(row, column, int(offset))
         self._count()
 
-    def load(self, tables: NDArray[np.int64], pages: Reservation) -> None:
-        """Have the tables that the record has, as far as every layer has them; what only some have is given
-        back."""
+    def load(self, tables: NDArray[np.int64], pages: Reservation, *, saved: bool) -> None:
+        """Have the tables that the record has, or had (``saved``), as far as every layer has them; what only
+        some have is given back."""
         self._tables[:] = tables
+        for row, column in np.argwhere(self._tables >= 0).tolist() if saved else ():
+            self._name(row, column, int(self._tables[row, column]))
         self._count()
         for row, column in np.argwhere(self._tables >= 0).tolist():
             if column > self._pages_taken or (column == 0 and not self._sink_taken):
@@ -149,6 +168,9 @@ class RecordedRings(GroupRings):
 class _RecordedPlace(Place):
     rings: RecordedRings
     row: int
+
+    def save(self, offset: int) -> None:
+        self.rings._save(self.row, self.column, offset)
 
     def name(self, offset: int) -> None:
         self.rings._name(self.row, self.column, offset)

@@ -9,36 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rondel.decoder.cache.place import Place
 from rondel.decoder.errors import BudgetExceeded, QuotaExceeded
 
 if TYPE_CHECKING:
     from rondel.decoder.cache.account import Account
     from rondel.decoder.cache.arena import Arena
     from rondel.decoder.cache.record import Slot
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An entry of a page table, and the size of the page that it names."""
-
-    table: NDArray[np.int64]
-    column: int
-    page_bytes: int
-
-    @property
-    def offset(self) -> int:
-        """The page."""
-        return int(self.table[self.column])
-
-    def name(self, offset: int) -> None:
-        """Have the entry name another page."""
-        self.table[self.column] = offset
 
 
 class Reservation:
@@ -103,10 +85,10 @@ class Reservation:
             return sum(self._arena._shares.bytes_among(size, offsets) for size, offsets in self._held())
 
     def take(self, page_bytes: int) -> int:
-        """Offset of one zeroed page; never fails within what was promised.
+        """Offset of one zeroed page; never fails within what was promised, but for overcommit.
 
         Raises:
-            BudgetExceeded: more pages than were promised.
+            BudgetExceeded: more pages than were promised, or with overcommit more than there are.
         """
         with self._arena.charged(self.account):
             paid = self._paid[page_bytes]
@@ -116,15 +98,21 @@ class Reservation:
                     requested=page_bytes,
                     available=0,
                 )
-            offset = self._arena._take(page_bytes)
+            offset = self._arena._space.take(page_bytes)
             paid.add(offset)
             return offset
+
+    def take_copy(self, page_bytes: int, offset: int) -> int:
+        """:meth:`take`, of the same content as another page; for a page that nobody is writing to."""
+        copy = self.take(page_bytes)
+        self.contents(page_bytes, copy)[:] = self.contents(page_bytes, offset)
+        return copy
 
     def give_back(self, page_bytes: int, offset: int) -> None:
         """Return one taken page, which is not shared; it stays promised."""
         with self._arena.charged(self.account):
             self._paid[page_bytes].remove(offset)
-            self._arena._put_back(page_bytes, offset)
+            self._arena._space.put_back(page_bytes, offset)
 
     def contents(self, page_bytes: int, offset: int) -> NDArray[np.uint8]:
         """The bytes of a page that is held, in place. Only an own page may be written to: see :meth:`own`."""
@@ -159,7 +147,7 @@ class Reservation:
 
     def hold(self, *, copies: bool) -> Reservation:
         """A reservation of the same pages as they are now, for reading; with ``copies`` it has room for one
-        of each, so that this one can go on writing to all of them. Raises BudgetExceeded."""
+        of each, so that this one can go on writing to all of them. Raises BudgetExceeded, QuotaExceeded."""
         with self._arena._lock:
             own = dict(self._held()) if copies else {}
         return self.fork({}, own)
@@ -173,6 +161,7 @@ class Reservation:
         Raises:
             QuotaExceeded: a page is borrowed; or it is paid for by us alone, others hold it, and the arena
                 has no room for a copy, or the account may not have one. Nothing changed.
+            BudgetExceeded: with overcommit the copies are promised, and there is no room. Nothing changed.
         """
         arena = self._arena
         arena._sweep()  # what holders that were dropped without an end still hold is not worth a copy
@@ -188,19 +177,26 @@ class Reservation:
             if pinned:
                 try:
                     arena._promise(pinned, self.account)
-                except BudgetExceeded as error:
+                except BudgetExceeded as full:
+                    error = self.account.told(full)
                     raise QuotaExceeded(
                         f"the stream's forks hold {pinned.total()} pages that it is about to write to, and "
                         f"there is no room for copies: {error.message}",
                         **error.facts,
-                    ) from error
+                    ) from full
+            try:
+                arena._space.room_for(Counter(place.page_bytes for place in shared))
+            except BudgetExceeded:
+                for size, pages in pinned.items():
+                    arena._space.withdraw(size, pages)
+                raise
             for place in shared:
                 self._move(place)
 
     def _move(self, place: Place) -> None:
         # In this order: an interrupt in between leaves a page too many held until the end, never one too few.
         size, old = place.page_bytes, place.offset
-        new = self._arena._copied(size, old)
+        new = self._arena._space.copied(size, old)
         self._paid[size].add(new)
         place.name(new)
         self._paid[size].remove(old)
@@ -238,7 +234,7 @@ class Reservation:
             for size, pages in self._demand.items():
                 left = self._leave(size)
                 self._bequeath(size, left)
-                arena._withdraw(size, pages - len(left))
+                arena._space.withdraw(size, pages - len(left))
                 freed += size * (pages - len(left))
             if self._family:
                 self._family.discard(self)
@@ -266,7 +262,7 @@ class Reservation:
         shares, left = self._arena._shares, set()
         for offset in self._paid[size]:
             if offset not in shares:
-                self._arena._put_back(size, offset)
+                self._arena._space.put_back(size, offset)
                 continue
             last = shares.promises(offset) == 1
             if last:

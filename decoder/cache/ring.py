@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rondel.decoder.cache.layout import RingLayout
-from rondel.decoder.cache.reservation import Place, Reservation
+from rondel.decoder.cache.place import Place
+from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.spec import PAGE_SLOTS, LayerGroup
 
 
@@ -68,6 +70,11 @@ class GroupRings:
         return [
             self._place(layer, column) for column in self.layout.columns(start, stop) if table[column] >= 0
         ]
+
+    def taken(self, layer: int, pages: Sequence[int]) -> list[Place]:
+        """Where those of a layer's ring pages are named that are taken."""
+        table = self.table(layer)
+        return [self._place(layer, 1 + page) for page in pages if table[1 + page] >= 0]
 
     def _place(self, layer: int, column: int) -> Place:
         return Place(self.table(layer), column, self.page_bytes(column))

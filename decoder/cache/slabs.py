@@ -31,6 +31,10 @@ class Slab:
     used_before: list[int] = field(default_factory=list)
     in_use: int = 0
 
+    @property
+    def free(self) -> int:
+        return len(self.fresh) + len(self.used_before)
+
 
 @dataclass(slots=True)
 class Pool:
@@ -49,5 +53,19 @@ class Pool:
     def pages_per_slab(self) -> int:
         return self.units * UNIT // self.page_bytes
 
+    @property
+    def wanted(self) -> int:
+        """Slabs that are there, or that promises need."""
+        return max(len(self.slabs), self.slabs_for(self.promised))
+
+    @property
+    def free(self) -> int:
+        """Pages of the slabs that nobody has."""
+        return sum(slab.free for slab in self.slabs.values())
+
     def slabs_for(self, pages: int) -> int:
         return -(-pages // self.pages_per_slab)
+
+    def more_for(self, pages: int) -> int:
+        """Slabs that so many promises more need, beyond those that are there."""
+        return max(0, self.slabs_for(self.promised + pages) - len(self.slabs))

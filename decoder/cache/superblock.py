@@ -21,7 +21,7 @@ from rondel.decoder.cache.slabs import UNIT
 from rondel.decoder.cache.words import WORD_BYTES
 from rondel.decoder.errors import CorruptArena, UnsupportedArena
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAGIC: Final = b"\x89RNDLARN"
 CREATING: Final = b"\x89RNDLNEW"
 """In place of the magic while a file is made: nothing in it was ever promised to anybody."""

@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.place import Place
 from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
+
+Kept = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+"""A page that is about to be written to, and a copy of it."""
 
 
 class Undo:
@@ -34,6 +41,9 @@ class Undo:
         MemoryError: no room for the copies; nothing changed.
     """
 
+    _saves = False
+    """Whether there is something to keep where no page is rewritten."""
+
     def __init__(
         self,
         extent: StreamExtent,
@@ -47,14 +57,16 @@ class Undo:
         self._pages = pages
         self._marks = extent.marks()
         self._columns = [ring.columns for ring in rings]
-        self._kept = []
+        places: list[Place] = []
         for ring, layer in writes:
-            claimed, end = extent.claimed(layer), extent.held(layer) + tokens
-            for page in ring.layout.rewritten(claimed, end):
-                offset = int(ring.table(layer)[1 + page])
-                if offset >= 0:  # one that is taken in this very call has no old lap yet
-                    held = pages.contents(ring.layout.page.page_bytes, offset)
-                    self._kept.append((held, held.copy()))
+            rewritten = ring.layout.rewritten(extent.claimed(layer), extent.held(layer) + tokens)
+            if rewritten:  # on every step's path: mostly there are none
+                places += ring.taken(layer, rewritten)
+        self._kept = self._keep(places) if places or self._saves else []
+
+    def _keep(self, places: Sequence[Place]) -> list[Kept]:
+        held = [self._pages.contents(place.page_bytes, place.offset) for place in places]
+        return [(each, each.copy()) for each in held]
 
     def restore(self) -> None:
         """Put everything back. Doing it twice is harmless."""
@@ -66,6 +78,9 @@ class Undo:
         for ring, columns in zip(self._rings, self._columns, strict=True):
             ring.shrink(columns, self._pages)
 
+    def end(self) -> None:
+        """Need nothing any more to put back: the call was carried out, or everything is back."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -74,3 +89,4 @@ class Undo:
     ) -> None:
         if kind is not None:
             self.restore()
+        self.end()

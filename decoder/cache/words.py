@@ -56,15 +56,32 @@ class Words:
         """The value at an index; None = what is there is no word."""
         return decoded(index, self._words[index])
 
+    def values(self, first: int, stop: int) -> NDArray[np.int64]:
+        """:meth:`get` for many, which takes a fraction of the time; -1 = what is there is no word."""
+        words = np.frombuffer(self._words, dtype=np.uint64)[first:stop]
+        values = words & np.uint64(MAX_VALUE)
+        sound = words >> np.uint64(48) == _checks(first, values)
+        return np.where(sound, values.astype(np.int64), -1)
+
     def clear(self) -> None:
         """Store 0 everywhere."""
         np.frombuffer(self._words, dtype=np.uint64)[:] = _zeros(len(self._words))
 
-    def used(self) -> Iterator[tuple[int, int | None]]:
-        """Indexes of all words that are not 0, with their values."""
+    def used(self, first: int = 0) -> Iterator[tuple[int, int | None]]:
+        """Indexes, from ``first`` on, of all words that are not 0, with their values."""
         held = np.frombuffer(self._words, dtype=np.uint64)
-        for index in np.flatnonzero(held != _zeros(len(held))).tolist():
-            yield index, self.get(index)
+        for index in np.flatnonzero(held[first:] != _zeros(len(held))[first:]).tolist():
+            yield first + index, self.get(first + index)
+
+
+def _checks(first: int, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Checksums of values at indexes from ``first`` on: all at once, a byte of each at a time."""
+    step = _steps()
+    checks = (np.arange(first, first + len(values), dtype=np.uint64) ^ np.uint64(_SEED)) & np.uint64(0xFFFF)
+    for shift in range(0, 48, 8):
+        byte = values >> np.uint64(shift) & np.uint64(0xFF)
+        checks = (checks << np.uint64(8) & np.uint64(0xFFFF)) ^ step[checks >> np.uint64(8) ^ byte]
+    return checks
 
 
 def _zeros(count: int) -> NDArray[np.uint64]:
@@ -73,10 +90,10 @@ def _zeros(count: int) -> NDArray[np.uint64]:
 
 
 @cache
+def _steps() -> NDArray[np.uint64]:
+    return np.array([crc_hqx(b"\0", high << 8) for high in range(256)], dtype=np.uint64)
+
+
+@cache
 def _zero_words() -> NDArray[np.uint64]:
-    # All at once, a byte of zeros at a time: one by one they would be the longest part of a start.
-    step = np.array([crc_hqx(b"\0", high << 8) for high in range(256)], dtype=np.uint64)
-    checks = np.arange(_INDEXES, dtype=np.uint64) ^ np.uint64(_SEED)
-    for _ in range(6):
-        checks = (checks << np.uint64(8) & np.uint64(0xFFFF)) ^ step[checks >> np.uint64(8)]
-    return checks << np.uint64(48)
+    return _checks(0, np.zeros(_INDEXES, np.uint64)) << np.uint64(48)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import tinygguf
+from transports import Transport, to
 
 from rondel.client import (
     AsyncAttentionClient,
@@ -87,27 +88,38 @@ def book(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address(transport: Transport) -> Iterator[str]:
     """A server without a model, as a process of its own, for all tests of a file."""
-    with server("--budget-bytes=67108864", "--max-streams=64", *TRACED) as running:
+    with server("--budget-bytes=67108864", "--max-streams=64", *TRACED, *transport.flags()) as running:
         yield running.address
 
 
 @pytest.fixture(params=["sync", "aio"])
-def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+def connect(request: pytest.FixtureRequest, transport: Transport) -> Iterator[Callable[..., Any]]:
     """Makes clients (of ``kind``): each test that uses it runs with both twins."""
     with ExitStack() as stack:
         if request.param == "sync":
-            yield lambda target, kind=AttentionClient, **options: stack.enter_context(kind(target, **options))
+
+            def wait(target: str, kind: type[Any] = AttentionClient, **options: Any) -> Any:
+                return stack.enter_context(kind(target, **{**to(target), **options}))
+
+            yield wait
         else:
             runner = stack.enter_context(asyncio.Runner())
 
             def make(target: str, kind: type = AttentionClient, **options: Any) -> Any:
-                client = Blocking(TWINS[kind](target, **options), runner)
+                client = Blocking(TWINS[kind](target, **{**to(target), **options}), runner)
                 stack.callback(client.close)
                 return client
 
             yield make
+
+
+@pytest.fixture(autouse=True)
+def environment(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands need to reach a server."""
+    for name, value in transport.environment().items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -122,9 +134,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(tiny_model: Path) -> Iterator[str]:
+def running(tiny_model: Path, transport: Transport) -> Iterator[str]:
     """A server with the tiny model."""
-    with server(f"--model={tiny_model}", *TRACED) as process:
+    with server(f"--model={tiny_model}", *TRACED, *transport.flags()) as process:
         yield process.address
 
 
@@ -137,6 +149,8 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._twin, name)
+        if name == "decode":
+            return lambda: Blocking(value(), self._runner)
         if name == "generate":
             return lambda *args, **options: Blocking(
                 self._runner.run(_call(value, args, options)), self._runner
@@ -179,15 +193,14 @@ TWINS: dict[type, type] = {AttentionClient: AsyncAttentionClient, GenerationClie
 def _twins(value: Any) -> Any:
     if isinstance(value, Blocking):
         return value._twin
-    return [_twins(part) for part in value] if isinstance(value, list) else value
+    return type(value)(map(_twins, value)) if isinstance(value, list | tuple) else value
 
 
 class Proxy:
     """Passes bytes between a client and a server until told to keep the server's answers to itself."""
 
     def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+        self._target = target
         self._muted = threading.Event()
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -221,12 +234,21 @@ class Proxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(self._target)
+            far = self._connected()
             self._open += [near, far]
             for source, sink, answers in ((near, far, False), (far, near, True)):
                 thread = threading.Thread(target=self._pass, args=(source, sink, answers))
                 self._threads.append(thread)
                 thread.start()
+
+    def _connected(self) -> socket.socket:
+        scheme, _, path = self._target.partition(":")
+        if scheme == "unix":
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(path)
+            return far
+        host, _, port = self._target.rpartition(":")
+        return socket.create_connection((host, int(port)))
 
     def _pass(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with suppress(OSError):

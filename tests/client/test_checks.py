@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transports import to
 
 from rondel.client import AsyncAttentionClient, AsyncGenerationClient, AttentionClient, GenerationClient
 from rondel.decoder.cache.arena import Arena
@@ -156,7 +157,7 @@ def test_settings_of_a_client(kind: Any, field: str, value: Any, capfd: pytest.C
 
 @pytest.mark.parametrize("target", ["localhost:1", "[::1]:1", "dns:///localhost:1", "unix:/x y", "unix:x"])
 def test_addresses_that_are_taken(target: str) -> None:
-    with AttentionClient(target) as client:
+    with AttentionClient(target, **to(target)) as client:
         assert client.target == target
 
 

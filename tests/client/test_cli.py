@@ -43,7 +43,7 @@ COMMANDS = [
     "model pull",
     "model list",
 ]
-COMMANDS += ["streams", "streams export", "streams import"]
+COMMANDS += ["streams", "streams list", "streams export", "streams import"]
 
 
 def run(*args: str) -> Result:
@@ -244,7 +244,10 @@ def test_serve_says_where_and_stops_when_its_input_ends(tmp_path: Path) -> None:
     with server(f"--unix-path={path}", "--max-streams=7") as running:
         host, _, port = running.address.rpartition(":")
         assert host == "127.0.0.1"
-        with AttentionClient(running.address) as client, AttentionClient(f"unix:{path}") as other:
+        with (
+            AttentionClient(running.address) as client,
+            AttentionClient(f"unix:{path}") as other,
+        ):
             assert client.info().max_streams == other.info().max_streams == 7
     with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=5):
         pass

@@ -13,16 +13,32 @@ from pathlib import Path
 
 import grpc
 import pytest
+from certificates import Authority
 from typer.testing import CliRunner, Result
 
 from rondel.client.cli.app import app
 from rondel.client.cli.launch import ServerProcess, server
+
+# It has servers of its own, without TLS.
+pytestmark = pytest.mark.only_transport("tcp", "unix")
 
 GENERATION = "rondel.v1.GenerationService"
 
 
 def run(*args: str) -> Result:
     return CliRunner().invoke(app, ["health", *args])
+
+
+def test_with_certificates(tmp_path: Path) -> None:
+    authority = Authority()
+    ca = authority.write(tmp_path)
+    cert, key = authority.server().write(tmp_path, "server")
+    own_cert, own_key = authority.client("prober").write(tmp_path, "client")
+    tls = ["--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca]
+    with server("--budget-bytes", str(16 << 20), *tls) as process:
+        assert run(process.address, "--ca", ca, "--cert", own_cert, "--key", own_key).exit_code == 0
+        assert run(process.address, "--ca", ca, "--timeout", "2").exit_code == 3  # it wants to know who asks
+        assert run(process.address, "--timeout", "2").exit_code == 3
 
 
 @pytest.fixture(scope="module")

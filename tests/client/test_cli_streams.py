@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transports import to
 from typer.testing import CliRunner, Result
 
 from rondel.client import AttentionClient
@@ -152,7 +153,7 @@ def test_a_file_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_an_imported_stream_outlives_the_command(address: str, tmp_path: Path) -> None:
     (tmp_path / "stream").write_bytes(RAW)
-    with AttentionClient(address) as client:
+    with AttentionClient(address, **to(address)) as client:
         before = client.info().streams
         assert run("import", tmp_path / "stream", "--server", address).exit_code == 0
         assert client.info().streams == before + 1

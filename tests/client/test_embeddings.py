@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tinysafetensors
+from transports import flags
 
 from rondel import Arena, AttendOptions, DecoderSession, Projections, StreamSpec
 from rondel.client.cli.launch import server
@@ -36,7 +37,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(file: Path) -> Iterator[str]:
     """A server with projections, as a process of its own."""
     with server(
-        "--budget-bytes=67108864", f"--projections=tiny={file}", f"--projections=x={file}"
+        "--budget-bytes=67108864", f"--projections=tiny={file}", f"--projections=x={file}", *flags()
     ) as running:
         yield running.address
 

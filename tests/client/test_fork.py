@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transports import to
 
 from rondel.client import AttentionClient
 from rondel.decoder.cache.arena import Arena
@@ -93,7 +94,7 @@ def test_a_prefix_outlives_the_client_that_named_it(
     client: Any, address: str, rng: np.random.Generator
 ) -> None:
     q, k, v = stacked(rng, 100)
-    with AttentionClient(address) as first:
+    with AttentionClient(address, **to(address)) as first:
         stream = first.open(WINDOWED)
         stream.append_all(k, v)
         rules = f"rules {stream.handle}"
@@ -122,7 +123,7 @@ def test_a_prefix_outlives_the_client_that_named_it(
 def test_a_fork_whose_reply_was_lost_is_made_once(
     connect: Callable[..., Any], proxy: Any, address: str, rng: np.random.Generator
 ) -> None:
-    with AttentionClient(address) as direct:
+    with AttentionClient(address, **to(address)) as direct:
         stream = connect(proxy.address).open(WINDOWED)
         _, k, v = stacked(rng, 10)
         stream.append_all(k, v)

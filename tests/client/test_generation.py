@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transports import to
 
 from rondel.client import (
     AsyncAttentionClient,
@@ -59,7 +60,7 @@ def local(model: LanguageModel, most: int, spec: dict[str, Any], sampling: Sampl
 
 def idle(address: str) -> None:
     """Wait until the server works for nobody."""
-    with AttentionClient(address) as client:
+    with AttentionClient(address, **to(address)) as client:
         end = time.monotonic() + 20
         while client.info().reserved:
             assert time.monotonic() < end, "the server still works for a call that nobody waits for"
@@ -100,7 +101,7 @@ def test_tokens_are_those_of_this_process(
 def test_remote_attention_gives_the_same_tokens(running: str, model: LanguageModel) -> None:
     spec = {"window": 16, "sinks": 4, "reserve": 8}
     ids = model.tokenizer.encode(PROMPT)
-    with AttentionClient(running) as client, client.open(model.spec(**spec)) as stream:
+    with AttentionClient(running, **to(running)) as client, client.open(model.spec(**spec)) as stream:
         got = [token.id for token in generate(model, stream, ids, max_tokens=64)]
     assert got == local(model, 64, spec, Sampling())
 
@@ -157,7 +158,7 @@ def test_generation_that_is_left_is_stopped(client: Any, running: str) -> None:
 
 
 def test_generation_that_is_forgotten_is_stopped(running: str) -> None:
-    with GenerationClient(running) as client:
+    with GenerationClient(running, **to(running)) as client:
         for number, _ in enumerate(client.generate(PROMPT, max_tokens=ENDLESS)):
             if number == 3:
                 break
@@ -167,7 +168,10 @@ def test_generation_that_is_forgotten_is_stopped(running: str) -> None:
 
 
 async def test_asyncio_generation_that_is_forgotten_is_stopped(running: str) -> None:
-    async with AsyncGenerationClient(running) as client, AsyncAttentionClient(running) as other:
+    async with (
+        AsyncGenerationClient(running, **to(running)) as client,
+        AsyncAttentionClient(running, **to(running)) as other,
+    ):
 
         async def is_idle() -> None:
             async with asyncio.timeout(20):
@@ -195,6 +199,7 @@ async def test_asyncio_generation_that_is_forgotten_is_stopped(running: str) -> 
         await is_idle()
 
 
+@pytest.mark.only_transport("tcp", "tls", "mtls")  # it counts the connections of a port
 async def test_closed_asyncio_clients_leave_no_connections(running: str) -> None:
     port = f":{int(running.rpartition(':')[2]):04X}"
 
@@ -204,7 +209,7 @@ async def test_closed_asyncio_clients_leave_no_connections(running: str) -> None
 
     before = connections()
     for _ in range(10):
-        async with AsyncGenerationClient(running) as client:
+        async with AsyncGenerationClient(running, **to(running)) as client:
 
             async def read(client: AsyncGenerationClient = client) -> None:
                 async for _ in client.generate(PROMPT, max_tokens=ENDLESS):
@@ -242,7 +247,8 @@ def test_killed_client_is_not_worked_for(running: str) -> None:
     script = (
         "import os, signal, sys\n"
         "from rondel.client import GenerationClient\n"
-        f"events = GenerationClient({running!r}).generate({PROMPT!r}, max_tokens={ENDLESS})\n"
+        f"client = GenerationClient({running!r}, **{to(running)!r})\n"
+        f"events = client.generate({PROMPT!r}, max_tokens={ENDLESS})\n"
         "next(events), next(events)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 RONDEL = [sys.executable, "-m", "rondel.client.cli"]
 ENDLESS = "--max-tokens=90000"
 PROMPT_SECONDS = 1.5
@@ -120,6 +122,7 @@ def test_at_any_moment_of_the_start(command: list[str], tiny_model: Path) -> Non
         assert process.returncode in expected, (delay, log)
 
 
+@pytest.mark.alone
 def test_of_a_generation_in_this_process(tiny_model: Path) -> None:
     """Again and again: most of the time is spent inside calls of the session."""
     for _ in range(12):
@@ -163,6 +166,7 @@ def test_inside_a_call_of_the_session(tiny_model: Path) -> None:
     assert (done.returncode, done.stderr.strip()) == (130, "")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("place", ["--remote-attention", "--server"])
 def test_of_a_generation_with_a_server(place: str, tiny_model: Path, running: str) -> None:
     where = [place, f"--model={tiny_model}"] if place == "--remote-attention" else [place, running]
@@ -174,6 +178,7 @@ def test_of_a_generation_with_a_server(place: str, tiny_model: Path, running: st
     assert all(map(gone, servers))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_of_a_demo_leaves_no_server(number: signal.Signals, tiny_model: Path) -> None:
     with started(*RONDEL, "demo", f"--model={tiny_model}", ENDLESS) as process:
@@ -184,6 +189,7 @@ def test_of_a_demo_leaves_no_server(number: signal.Signals, tiny_model: Path) ->
     assert gone(server)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.3])
 def test_of_a_demo_whose_server_is_starting(delay: float, tiny_model: Path) -> None:
     with started(*RONDEL, "demo", f"--model={tiny_model}", ENDLESS) as process:
@@ -197,6 +203,7 @@ def test_of_a_demo_whose_server_is_starting(delay: float, tiny_model: Path) -> N
     assert gone(server)
 
 
+@pytest.mark.alone
 def test_of_a_demo_whose_server_hangs(tiny_model: Path) -> None:
     with started(*RONDEL, "demo", f"--model={tiny_model}", ENDLESS) as process:
         assert process.stdout is not None

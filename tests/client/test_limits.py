@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transports import flags, to
 
 from rondel.client import AsyncAttentionClient
 from rondel.client.calls import DEFAULT_MAX_MESSAGE_BYTES
@@ -23,7 +24,7 @@ NARROW = 1024
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[str]:
     """A server with the smallest message limit there can be."""
-    with server(f"--max-message-bytes={NARROW}", "--budget-bytes=67108864") as running:
+    with server(f"--max-message-bytes={NARROW}", "--budget-bytes=67108864", *flags()) as running:
         yield running.address
 
 
@@ -158,7 +159,7 @@ def test_a_larger_limit_on_both_sides_lets_larger_messages_through(connect: Call
     wide = StreamSpec.uniform(layers=1, query_heads=16, kv_heads=16, head_dim=256, max_length=512)
     q = np.zeros((400, 16, 256), np.float32)
     with (
-        server("--max-message-bytes=33554432", "--budget-bytes=67108864") as running,
+        server("--max-message-bytes=33554432", "--budget-bytes=67108864", *flags()) as running,
         connect(running.address, max_message_bytes=32 << 20).open(wide) as stream,
     ):
         assert stream.step(0, q, q, q).shape == q.shape
@@ -179,6 +180,6 @@ def test_another_server_at_the_same_address_is_asked_again(
 
 
 async def test_the_asyncio_client_takes_the_option_too(address: str) -> None:
-    async with AsyncAttentionClient(address, max_message_bytes=NARROW) as client:
+    async with AsyncAttentionClient(address, max_message_bytes=NARROW, **to(address)) as client:
         stream = await client.open(spec_of(1, 16))
         assert max(part.stop - part.start for part in stream.chunks(17)) < 17

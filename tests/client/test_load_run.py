@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from rich.console import Console
+from transports import flags, to
 from typer.testing import CliRunner
 
 from rondel.client import AttentionClient
@@ -35,11 +36,11 @@ LATE_MS = 60_000.0
 
 def plan(target: str, **changed: Any) -> Plan:
     fields = {"schedule": Constant(rate=100), "workload": SMALL, "streams": 4, "max_lag_ms": LATE_MS}
-    return Plan(**{"target": target, **fields, **changed})
+    return Plan(**{"target": target, "access": to(target), **fields, **changed})
 
 
 def open_streams(address: str) -> int:
-    with AttentionClient(address) as client:
+    with AttentionClient(address, **to(address)) as client:
         return client.info().streams
 
 
@@ -66,7 +67,7 @@ def once(after: float, act: Callable[[], object]) -> Callable[[View], None]:
 def test_a_stall_is_seen_by_all_who_would_have_come_meanwhile() -> None:
     """Coordinated omission: only two operations are under way while the server stands still for 2 s, but at
     100 per second 200 come due. All of them have waited; hardly any took long once it was sent."""
-    with server("--budget-bytes=16777216") as running:
+    with server("--budget-bytes=16777216", *flags()) as running:
         result = run_load(
             plan(running.address, streams=2, duration=2.5), once(0.2, lambda: stop_for(2.0, running.pid))
         )

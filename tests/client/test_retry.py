@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
+from transports import to, waiting_channel_to
 
 from rondel.client import AsyncAttentionClient, AttentionClient
 from rondel.client.calls import ATTEMPTS, Attempts
@@ -39,7 +39,7 @@ def test_lost_reply_is_asked_for_again(
     operation: str, connect: Callable[..., Any], proxy: Any, address: str, rng: np.random.Generator
 ) -> None:
     q, k, v = rows(rng)
-    with AttentionClient(address) as direct, grpc.insecure_channel(address) as channel:
+    with AttentionClient(address, **to(address)) as direct, waiting_channel_to(address) as channel:
         before = direct.info().streams
         stub = AttentionServiceStub(channel)
         stream = connect(proxy.address).open(SPEC)
@@ -73,7 +73,7 @@ def test_lost_reply_is_asked_for_again(
 
 
 def test_open_whose_reply_was_lost_opens_once(connect: Callable[..., Any], proxy: Any, address: str) -> None:
-    with AttentionClient(address) as direct:
+    with AttentionClient(address, **to(address)) as direct:
         before = direct.info().streams
         client = connect(proxy.address)
         client.info()
@@ -160,7 +160,7 @@ def test_tries_are_counted_and_bounded_by_the_deadline() -> None:
 
 async def test_cancelled_call_leaves_the_stream_usable(address: str, rng: np.random.Generator) -> None:
     q, k, v = rows(rng)
-    async with AsyncAttentionClient(address) as client, await client.open(SPEC) as stream:
+    async with AsyncAttentionClient(address, **to(address)) as client, await client.open(SPEC) as stream:
         for _ in range(20):
             task = asyncio.create_task(stream.step(0, q, k, v))
             await asyncio.sleep(0)
@@ -173,7 +173,7 @@ async def test_cancelled_call_leaves_the_stream_usable(address: str, rng: np.ran
 
 
 async def test_closing_a_client_ends_a_call_that_waits(proxy: Any) -> None:
-    client = AsyncAttentionClient(proxy.address)
+    client = AsyncAttentionClient(proxy.address, **to(proxy.address))
     await client.info()
     proxy.mute()
     task = asyncio.create_task(client.info())

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
+from transports import to, waiting_channel_to
 
 from rondel.client import AttentionClient
 from rondel.decoder.cache.arena import Arena
@@ -233,7 +233,7 @@ def test_close_gives_memory_back_and_may_be_repeated(client: Any) -> None:
 
 
 def test_closing_a_client_closes_its_streams(connect: Callable[..., Any], address: str) -> None:
-    with AttentionClient(address) as other:
+    with AttentionClient(address, **to(address)) as other:
         before = other.info()
         client = connect(address)
         for _ in range(3):
@@ -246,7 +246,7 @@ def test_closing_a_client_closes_its_streams(connect: Callable[..., Any], addres
 
 def test_stream_closed_behind_our_back(client: Any, address: str) -> None:
     stream = client.open(WHOLE)
-    with grpc.insecure_channel(address) as channel:
+    with waiting_channel_to(address) as channel:
         reference = attention_pb2.StreamRef(handle=stream.handle)
         AttentionServiceStub(channel).CloseStream(attention_pb2.CloseStreamRequest(stream=reference))
     with pytest.raises((StreamNotFound, StreamClosed)):
@@ -256,7 +256,7 @@ def test_stream_closed_behind_our_back(client: Any, address: str) -> None:
 
 def test_a_stream_has_one_caller_at_a_time(address: str, rng: np.random.Generator) -> None:
     _, k, v = Source(WHOLE, rng).layer(0, 1)
-    with AttentionClient(address) as client, client.open(WHOLE) as stream:
+    with AttentionClient(address, **to(address)) as client, client.open(WHOLE) as stream:
         with stream.alone(), pytest.raises(SessionBusy):
             stream.append(0, k, v)
         assert stream.append(0, k, v) == 1
@@ -267,7 +267,7 @@ def test_streams_of_one_client_in_many_threads(address: str, arena: Arena, rng: 
     inputs = [[source.layer(0, 1) for _ in range(30)] for source in sources]
     outputs: list[list[Any]] = [[] for _ in inputs]
 
-    with AttentionClient(address) as client:
+    with AttentionClient(address, **to(address)) as client:
 
         def run(steps: list[Any], results: list[Any]) -> None:
             with client.open(StreamSpec.uniform(layers=1, window=64, **SHAPE)) as stream:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from remotestreams import LARGE, RAW, exported, snapshot, tokens
+from transports import flags, to
 
 from rondel.client import AsyncAttentionClient, AttentionClient
 from rondel.client.cli.launch import ServerProcess
@@ -146,7 +147,7 @@ class Muting(io.BytesIO):
         self.tries = 0
         self._proxy = proxy
         self._address = address
-        with AttentionClient(address) as client:
+        with AttentionClient(address, **to(address)) as client:
             self._wanted = client.info().streams + 1
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -159,7 +160,7 @@ class Muting(io.BytesIO):
         return data
 
     def _cut(self) -> None:
-        with AttentionClient(self._address) as client:
+        with AttentionClient(self._address, **to(self._address)) as client:
             while client.info().streams < self._wanted:
                 pass
         self._proxy.cut()
@@ -191,7 +192,7 @@ def test_a_source_that_cannot_be_read_again_is_sent_once(
 
 def test_a_server_that_ends_during_an_export(connect: Callable[..., Any]) -> None:
     with tempfile.TemporaryFile() as log:
-        running = ServerProcess(["--budget-bytes=67108864"], log)
+        running = ServerProcess(["--budget-bytes=67108864", *flags()], log)
         try:
             stream = connect(running.address).open(LARGE)
             stream.append_all(*tokens(LARGE, 2000)[1:])
@@ -234,7 +235,7 @@ class Held(io.BytesIO):
 
 
 async def test_cancelled_tasks_let_go(address: str) -> None:
-    async with AsyncAttentionClient(address) as client, await client.open(LARGE) as stream:
+    async with AsyncAttentionClient(address, **to(address)) as client, await client.open(LARGE) as stream:
         _, k, v = tokens(LARGE, 2000)
         await stream.append_all(k, v)
         for work in (

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.layout import HEADER_BYTES, PageLayout
-from rondel.decoder.cache.record import BEGUN, GENERATION, HEAD_BYTES, LENGTHS, MAX_TAG, SEALED, StreamRecord
+from rondel.decoder.cache.record import (
+    BEGUN,
+    CUT,
+    GENERATION,
+    HEAD_BYTES,
+    LENGTHS,
+    MAX_TAG,
+    SEALED,
+    StreamRecord,
+    places_offset,
+    record_bytes,
+)
 from rondel.decoder.cache.slabs import UNIT
 from rondel.decoder.session import DecoderSession
 
@@ -116,11 +126,19 @@ def _record_regions(record: StreamRecord, first: int, owners: frozenset[str], ta
     words = HEAD_BYTES + -(-(spec + promises + MAX_TAG + lent) // 64) * 64
     yield Region("record: unused", start + body, start + words, owners)
     shape = record.shape
-    names = {GENERATION: "generation", SEALED: "sealed", BEGUN: "begun", LENGTHS: "lengths",
-             shape.claims: "claims", shape.table(0): "page tables", shape.words: "end"}  # fmt: skip
-    for (index, name), (stop, _) in pairwise(names.items()):
+    names = {GENERATION: "generation", SEALED: "sealed", BEGUN: "begun", CUT: "cut", LENGTHS: "lengths",
+             shape.claims: "claims", shape.table(0): "page tables", shape.saved: "saved"}  # fmt: skip
+    for (index, name), stop in zip(names.items(), [*list(names)[1:], shape.words], strict=True):
         yield Region(f"record words: {name}", start + words + 8 * index, start + words + 8 * stop, owners)
-    yield Region("record: unused", start + words + 8 * shape.words, first + record._page.stop, owners)
+    places, end = places_offset(words, shape), record_bytes(words, shape)
+    yield Region("record: unused", start + words + 8 * shape.words, start + places, owners)
+    for number, place in enumerate(record.places):
+        noted = int.from_bytes(place[16:20], "little")
+        used = 24 + noted if record.words.get(CUT) == number + 1 else 0
+        at = start + places + number * len(place)
+        yield Region("record: last truncate", at, at + used, owners)
+        yield Region("record: unused", at + used, at + len(place), owners)
+    yield Region("record: unused", start + end, first + record._page.stop, owners)
 
 
 def _page_regions(layout: PageLayout, start: int, owners: frozenset[str], name: str) -> Iterator[Region]:

@@ -90,10 +90,9 @@ def carry_out(deed: Deed, streams: Streams, arena: Arena) -> list[str]:
 
 
 def _all(deed: Deed, rng: np.random.Generator, session: DecoderSession) -> None:
-    """All layers in one call; ``keep`` = only so many of the tokens."""
-    keep = deed.get("keep", deed["tokens"])
+    """All layers in one call."""
     drawn = [tokens(rng, session, layer, deed["tokens"]) for layer in range(session.spec.layers)]
-    session.append_all(*(np.stack([each[i][:keep] for each in drawn]) for i in (1, 2)))
+    session.append_all(*(np.stack([each[i] for each in drawn]) for i in (1, 2)))
 
 
 def tokens(

@@ -160,6 +160,7 @@ SCENES = {
         "no sinks", 383, deed("steps", on=["s", "new"], tokens=2), deed("open", spec="no sinks")
     ),
     "pieces": Scene("endless", 100, LONG),
+    "pieces that overwrite": Scene("ring", 386, LONG),
     "truncate": Scene("ring", 386, deed("truncate", length=380)),
     "truncate of layers that are not level": Scene("ring", 386, deed("truncate", length=380), AHEAD),
     "fork": Scene("endless", 300, FORK),
@@ -175,4 +176,5 @@ SCENES = {
     "attach": Scene("ring", 386, start_again, one_after_another(FORK, AHEAD)),
     "a failed call": Scene("ring", 386, failing(GROW), done=GROW),
     "failed pieces": Scene("endless", 100, failing(LONG), done=LONG),
+    "failed pieces that overwrite": Scene("ring", 386, failing(LONG), done=LONG),
 }

@@ -31,8 +31,7 @@ CHILD = Path(__file__).with_name("killed.py")
 
 @dataclass
 class Counts:
-    """``points``: kills at crash points; the others came at any time. ``partial``: long calls on wrapped
-    rings of which whole pieces were there. ``lost`` and ``wrong`` are streams."""
+    """``points``: kills at crash points; the others came at any time. ``lost`` and ``wrong`` are streams."""
 
     kills: int = 0
     points: int = 0
@@ -40,7 +39,6 @@ class Counts:
     lost: int = 0
     wrong: int = 0
     failed_starts: int = 0
-    partial: int = 0
     trouble: list[str] = field(default_factory=list)
 
     def numbers(self) -> dict[str, int]:
@@ -134,7 +132,7 @@ class Trial:
 
     def _compare(self, name: str, there: AttachedStream | None, pending: Deed | None) -> None:
         # All of them first: what is compared is rolled back, and the deed began with what it was before.
-        for replay, what in list(self._outcomes(name, pending, there)):
+        for replay in list(self._outcomes(name, pending)):
             if replay is None and there is None:
                 self.replay.pop(name, None)
                 return
@@ -142,7 +140,6 @@ class Trial:
                 replay.truncate(replay.length) if not replay.sealed else None
                 if same(replay, there.session):
                     self.replay[name] = replay
-                    self.counts.partial += what == "partial"
                     return
         if there is None or there.session is None:
             self.counts.lost += 1
@@ -155,20 +152,11 @@ class Trial:
             there.drop()
         self.replay.pop(name, None)
 
-    def _outcomes(
-        self, name: str, pending: Deed | None, there: AttachedStream | None
-    ) -> Iterator[tuple[DecoderSession | None, str]]:
-        """What may have become of a stream: it is as before the pending deed, as after it, or in between."""
-        before = self.replay.get(name)
-        yield before, "before"
-        touched = pending is not None and name in (pending["new"], *np.atleast_1d(pending.get("on", "")))
-        if pending is None or not touched:
-            return
-        yield self._after(name, pending), "after"
-        if pending["do"] in ("long", "all") and before is not None and there is not None and there.session:
-            keep = there.session.length - before.length
-            if keep > 0:
-                yield self._after(name, {**pending, "keep": keep}), "partial"
+    def _outcomes(self, name: str, pending: Deed | None) -> Iterator[DecoderSession | None]:
+        """What may have become of a stream: it is as before the pending deed, or as after it."""
+        yield self.replay.get(name)
+        if pending is not None and name in (pending["new"], *np.atleast_1d(pending.get("on", ""))):
+            yield self._after(name, pending)
 
     def _after(self, name: str, deed: Deed) -> DecoderSession | None:
         streams = {each: _copy(stream, self.memory) for each, stream in self.replay.items()}

@@ -10,7 +10,7 @@ import pytest
 from rondel.decoder.attach import attach
 from rondel.decoder.cache.account import Account
 from rondel.decoder.cache.arena import Arena
-from rondel.decoder.errors import QuotaExceeded
+from rondel.decoder.errors import BudgetExceeded, QuotaExceeded
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
 
@@ -139,6 +139,21 @@ def test_what_is_found_in_a_file_is_charged_with_all_that_share_it(tmp_path: Pat
     again.check()
     assert all(numbers(account) == (0, 0, 0) for account in again.accounts.values())
     arena.close()
+
+
+def test_who_shares_an_arena_with_strangers_is_not_told_how_full_it_is() -> None:
+    arena = Arena(8 << 20)
+    large = StreamSpec.uniform(layers=1, query_heads=1, kv_heads=1, head_dim=64, max_length=20_000)
+    sessions = [DecoderSession(large, arena)]
+    answers = []
+    for private in (False, True):
+        with pytest.raises(BudgetExceeded) as caught:
+            sessions += [DecoderSession(large, arena, account=Account(private=private)) for _ in range(9)]
+        answers.append(caught.value)
+    assert answers[0].requested > answers[0].available
+    assert answers[0].facts
+    assert (answers[1].requested, answers[1].available, answers[1].facts) == (0, 0, {})
+    assert not any(letter.isdigit() for letter in answers[1].message)
 
 
 class TestLimit:

@@ -7,17 +7,16 @@ import struct
 
 import numpy as np
 import pytest
+from deeds import tokens
+from families import SPECS
 from mirror import Mirror, small
+from scenes import grown
 from snapshot_parts import Parts, written
 from snapshot_refusals import ARENA, TINY, arena_is_as_before, refused, tiny
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.cache.layout import RingLayout
-from rondel.decoder.errors import (
-    BudgetExceeded,
-    InvalidShape,
-    UnsupportedSnapshot,
-)
+from rondel.decoder.errors import BudgetExceeded, CorruptSnapshot, InvalidShape, UnsupportedSnapshot
 from rondel.decoder.projection import Projection, Projections
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
@@ -45,6 +44,28 @@ def test_every_truncation() -> None:
     raw = tiny()
     for end in range(len(raw)):
         assert refused(raw[:end], "end").facts["offset"] == end
+
+
+@pytest.mark.parametrize(
+    "times", [40, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+@pytest.mark.parametrize("name", ["ring centred", "ring float32", "several"])
+def test_bytes_anywhere_in_a_stream_that_has_wrapped(name: str, times: int, rng: np.random.Generator) -> None:
+    """Flipped, or the last that there are; layers are not level and some tokens were undone."""
+    arena = Arena(budget=32 << 20)
+    session = grown(DecoderSession(SPECS[name], arena), 700)
+    session.truncate(session.length - 5)
+    grown(session, 2, 1)
+    session.append(0, *tokens(rng, session, 0, 3)[1:])
+    raw = written(session)
+    with arena_is_as_before(arena):
+        for at in rng.integers(0, len(raw), times).tolist():
+            damaged = bytearray(raw)
+            damaged[at] ^= 1 << int(rng.integers(8))
+            for content in (damaged, raw[:at]):
+                with pytest.raises(CorruptSnapshot):
+                    DecoderSession.restore(io.BytesIO(content), arena)
+    DecoderSession.restore(io.BytesIO(raw), arena)
 
 
 @pytest.mark.parametrize("more", [b"\0", b"\n", b"x" * 3_000_000])

@@ -11,10 +11,12 @@ from mirror import Mirror, small
 from oracle import STORAGES
 from snapshot_parts import assert_equal, written
 
+from rondel.decoder.cache.account import Account
 from rondel.decoder.cache.arena import Arena, ArenaStats
 from rondel.decoder.errors import (
     BudgetExceeded,
     InvalidRequest,
+    QuotaExceeded,
     SessionBusy,
     StreamClosed,
 )
@@ -113,6 +115,23 @@ def test_pieces_apart_need_room_for_copies() -> None:
     assert b"".join(mirror.session.snapshot_pieces()) == written(mirror.session)
     mirror.session.seal()  # what nothing changes needs no copies
     assert b"".join(mirror.session.snapshot_pieces(apart=True)) == written(mirror.session)
+
+
+def test_pieces_apart_are_on_their_streams_account() -> None:
+    arena, account = Arena(budget=64 << 20), Account()
+    session = DecoderSession(small(), arena, account=account)
+    mirror = Mirror(small())
+    mirror.session = session
+    mirror.grow(300)
+    before = account.reserved, account.resident, account.shared
+    pieces = session.snapshot_pieces(apart=True)
+    assert (account.reserved, account.shared) == (before[0] + before[1], before[1])
+    assert b"".join(pieces) == written(session)
+    assert (account.reserved, account.resident, account.shared) == before
+    account.limit = account.reserved
+    with pytest.raises(QuotaExceeded):
+        session.snapshot_pieces(apart=True)
+    assert (account.reserved, account.resident, account.shared) == before
 
 
 def test_closed_streams() -> None:

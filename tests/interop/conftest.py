@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parents[1] / "decoder"))
 from foreign import STACKS, Caller, Connect, given
 
 
-@pytest.fixture(params=STACKS)
+@pytest.fixture(scope="module", params=STACKS)
 def stack(request: pytest.FixtureRequest) -> str:
     return given(request.param)
 
@@ -30,7 +30,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tinygguf.write(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running(model_path: Path) -> Iterator[ServerProcess]:
     with server("--budget-bytes", str(256 << 20), "--model", str(model_path)) as process:
         yield process
@@ -43,6 +43,7 @@ def connect() -> Iterator[Connect]:
         yield lambda *args, **secrets: stack.enter_context(Caller(*args, **secrets))
 
 
-@pytest.fixture
-def caller(stack: str, running: ServerProcess, connect: Connect) -> Caller:
-    return connect(stack, running.address)
+@pytest.fixture(scope="module")
+def caller(stack: str, running: ServerProcess) -> Iterator[Caller]:
+    with Caller(stack, running.address) as made:
+        yield made

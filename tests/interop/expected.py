@@ -23,10 +23,12 @@ WINDOW, SINKS = 50, 4
 class Expected:
     """Everything that was told to one stream, per layer, and what attention over it is."""
 
-    def __init__(self, storage: str, rng: np.random.Generator, *, causal: bool = True) -> None:
+    def __init__(self, storage: str, rng: np.random.Generator, *, causal: bool = True, ref: int = 0) -> None:
         self.storage = storage
+        self.ref = ref
+        """Its number in a Decode call, whose requests name no stream. 0 = they are for other calls."""
         self.causal = causal
-        self.stream = pb.StreamRef()
+        self.stream: pb.StreamRef | None = None
         self._rng = rng
         self._k: list[list[Floats]] = [[] for _ in range(LAYERS)]
         self._v: list[list[Floats]] = [[] for _ in range(LAYERS)]
@@ -49,6 +51,7 @@ class Expected:
         return Expected(self.storage, self._rng, causal=False)
 
     def opened(self, reply: pb.OpenStreamResponse) -> None:
+        """Requests are for this stream from now on."""
         self.stream = pb.StreamRef(handle=reply.handle, epoch=reply.epoch)
 
     def length(self, layer: int) -> int:
@@ -68,6 +71,7 @@ class Expected:
         k, v = self._next(layer, tokens)
         return pb.StepItem(
             stream=self.stream,
+            stream_ref=self.ref,
             position=position,
             q=to_tensor(q),
             k=to_tensor(k),
@@ -81,9 +85,11 @@ class Expected:
         return pb.AttendRequest(stream=self.stream, layer=layer, q=q, return_lse=True)
 
     def check(self, layer: int, request: Any, reply: Any) -> None:
-        """A reply to a step's item or an Attend, against the oracle. Rows are the layer's last ones."""
+        """A reply to a step's item, or to an Attend from the layer's last rows, against the oracle."""
         q = from_tensor(request.q, name="q")
-        k, v = (self._stored(np.concatenate(x[layer])) for x in (self._k, self._v))
+        step = isinstance(request, pb.StepItem)
+        end = request.position + len(q) if step else self.length(layer)
+        k, v = (self._stored(np.concatenate(x[layer])[:end]) for x in (self._k, self._v))
         seen = reference.Options(causal=self.causal)
         if self.causal:
             seen |= reference.Options(window=WINDOW, sinks=SINKS)

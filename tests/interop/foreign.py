@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
+from rondel.client.cli.launch import ServerProcess
 from rondel.v1 import attention_pb2, generation_pb2
 
 HERE: Final = Path(__file__).parent
@@ -154,6 +157,29 @@ class Caller:
 
 Connect = Callable[..., Caller]
 """Makes callers that end with the test: ``connect(stack, target)``."""
+
+
+@contextmanager
+def draining(process: ServerProcess, caller: Caller) -> Iterator[None]:
+    """The server drains while the block runs, and its connections stay: a call of ``caller`` is at work.
+
+    Without that a stack may find the connection gone before it has told what came last.
+    """
+    caller.start("AttentionService/ImportStream")
+    caller.send(attention_pb2.ImportStreamRequest(data=b"\x89RNDL"))
+    caller.call(
+        "AttentionService/GetServerInfo", attention_pb2.GetServerInfoRequest()
+    )  # so the other has arrived
+    with ThreadPoolExecutor() as pool:
+        stopped = pool.submit(process.stop)
+        try:
+            yield
+        finally:
+            caller.finish()
+        with pytest.raises(Refused) as refused:
+            caller.receive()
+        assert refused.value.reason == "CORRUPT_SNAPSHOT"
+        assert stopped.result() == 0
 
 
 def given(stack: str) -> str:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import grpc
 import pytest
-from foreign import Connect, Refused, given
+from foreign import Connect, Refused, draining, given
 from grpc_health.v1 import health_pb2 as pb
 
-from rondel import __version__
 from rondel.client.cli.launch import ServerProcess, server
-from rondel.v1.attention_pb2 import GetServerInfoRequest, ImportStreamRequest
 
 pytestmark = pytest.mark.interop
 
@@ -42,16 +38,6 @@ def test_a_watch_sees_the_server_stop(connect: Connect, stack: str) -> None:
             assert caller.receive().status == status
             if status != Status.SERVING:
                 caller.cancel()
-        # A call at work keeps the server, and so the connections, for the time of draining.
-        other.start("AttentionService/ImportStream")
-        other.send(ImportStreamRequest(data=b"\x89RNDL"))
-        assert other.call("AttentionService/GetServerInfo", GetServerInfoRequest()).version == __version__
-        with ThreadPoolExecutor() as pool:
-            stopped = pool.submit(process.stop)
+        with draining(process, other):
             assert caller.receive().status == Status.NOT_SERVING
             assert caller.receive() is None
-            other.finish()
-            with pytest.raises(Refused) as refused:
-                other.receive()
-            assert refused.value.reason == "CORRUPT_SNAPSHOT"
-            assert stopped.result() == 0

@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ def test_an_endless_word_is_refused(tiny: LanguageModel) -> None:
 @pytest.mark.parametrize("chat", [False, True])
 def test_other_threads_run_meanwhile(tiny: LanguageModel, unit: str, chat: bool) -> None:
     text = unit * (250_000 // len(unit))
+    turns = [{"role": "user", "content": text}]
+    work = (lambda: tiny.tokenizer.chat(turns)) if chat else (lambda: tiny.tokenizer.encode(text))
+    # Of three: the machine may have stood still meanwhile, but work that lets nobody in does so every time.
+    assert any(longest_gap(work) < 0.1 for _ in range(3))
+
+
+def longest_gap(work: Callable[[], object]) -> float:
+    """The most seconds for which another thread did not come to run."""
     gaps, stopped = [0.0], threading.Event()
 
     def tick() -> None:
@@ -71,14 +80,11 @@ def test_other_threads_run_meanwhile(tiny: LanguageModel, unit: str, chat: bool)
     thread = threading.Thread(target=tick)
     thread.start()
     try:
-        if chat:
-            tiny.tokenizer.chat([{"role": "user", "content": text}])
-        else:
-            tiny.tokenizer.encode(text)
+        work()
     finally:
         stopped.set()
         thread.join()
-    assert max(gaps) < 0.1
+    return max(gaps)
 
 
 def test_size_alone_tells_what_is_too_long(tiny: LanguageModel) -> None:

@@ -1,13 +1,11 @@
 """Real servers on free ports."""
 
-import dataclasses
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -15,6 +13,7 @@ import tinygguf
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from transports import Transport
 
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
@@ -27,40 +26,25 @@ from held import Clock
 from processes import Command, Process, Serve, Start
 from rawclient import Client, Tokens
 
-# The whole suite runs otherwise if it is told so (`make test-traced`): with traces of every call, and with
-# clients that come by unix socket wherever a test lets its server choose a TCP port.
+# `make test-traced` has the same tests with every call traced.
 TRACED = os.environ.get("RONDEL_TEST_TRACED") == "1"
-UNIX = os.environ.get("RONDEL_TEST_SOCKET") == "unix"
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 << 20)]
 
 
-@pytest.fixture(autouse=True)
-def doors(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where clients go in place of an address."""
-    others: dict[str, str] = {}
-    if not (TRACED or UNIX):
-        return others
-    make, begin = Server.__init__, Server.begin
+@pytest.fixture(autouse=TRACED)
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All calls are traced."""
+    make = Server.__init__
 
     def made(server: Server, config: ServerConfig, *, tracing: Tracing | None = None) -> None:
-        if UNIX and config.port == 0 and config.unix_path is None:
-            path = tmp_path_factory.mktemp("socket") / "s"
-            config = dataclasses.replace(config, unix_path=str(path))
-        if TRACED and tracing is None:
+        if tracing is None:
             provider = TracerProvider(shutdown_on_exit=False)
             provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
             tracing = Tracing(provider)
         make(server, config, tracing=tracing)
 
-    async def begun(server: Server) -> None:
-        await begin(server)
-        if UNIX and len(server.addresses) == 2:
-            others[server.addresses[0]] = server.addresses[1]
-
     monkeypatch.setattr(Server, "__init__", made)
-    monkeypatch.setattr(Server, "begin", begun)
-    return others
 
 
 @pytest.fixture
@@ -86,8 +70,8 @@ async def scheduler(clock: Clock) -> AsyncIterator[Scheduler]:
 
 
 @pytest_asyncio.fixture
-async def server(config: ServerConfig) -> AsyncIterator[Server]:
-    running = await Server.start(config)
+async def server(config: ServerConfig, transport: Transport) -> AsyncIterator[Server]:
+    running = await Server.start(transport.applied(config))
     yield running
     await running.stop(drain_seconds=0.5)
 
@@ -96,12 +80,12 @@ Connect = Callable[[str], Client]
 
 
 @pytest_asyncio.fixture
-async def connect(doors: dict[str, str]) -> AsyncIterator[Connect]:
+async def connect(transport: Transport) -> AsyncIterator[Connect]:
     """Makes clients, each with a connection of its own."""
     async with AsyncExitStack() as stack:
 
         def make(address: str) -> Client:
-            channel = grpc.aio.insecure_channel(doors.get(address, address), options=OPTIONS)
+            channel = transport.channel(address, OPTIONS)
             stack.push_async_callback(channel.close)
             return Client(channel)
 
@@ -131,22 +115,22 @@ def started() -> Iterator[list[Process]]:
 
 
 @pytest.fixture
-def start(started: list[Process]) -> Start:
+def start(started: list[Process], transport: Transport) -> Start:
     """Starts servers in processes of their own."""
 
     def run(**options: object) -> Process:
-        started.append(Process(**options))
+        started.append(Process(**{**transport.options(), **options}))
         return started[-1]
 
     return run
 
 
 @pytest.fixture
-def serve(started: list[Process]) -> Serve:
+def serve(started: list[Process], transport: Transport) -> Serve:
     """Starts servers by the command."""
 
     def run(*options: str, environment: Mapping[str, str] | None = None) -> Command:
-        command = Command(*options, environment=environment)
+        command = Command(*transport.flags(), *options, environment=environment)
         started.append(command)
         return command
 

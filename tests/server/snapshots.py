@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import grpc
 import pytest
 from rawclient import Client, Failure
+from transports import tenant, waiting_channel_to
 
 from rondel.decoder.session import DecoderSession
 from rondel.server.app import Server
@@ -44,7 +45,7 @@ async def refused(server: Server, requests: Iterable[pb.ImportStreamRequest]) ->
     a request is on its way (grpc issue 36066)."""
 
     def ask() -> Failure:
-        with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as caught:
+        with waiting_channel_to(server.address) as channel, pytest.raises(grpc.RpcError) as caught:
             AttentionServiceStub(channel).ImportStream(iter(requests))
         return Failure.of_call(caught.value)
 
@@ -56,7 +57,7 @@ def ref(reply: pb.ImportStreamResponse) -> pb.StreamRef:
 
 
 def session_of(server: Server, stream: pb.StreamRef) -> DecoderSession:
-    return server.streams.of("").get(stream.handle, stream.epoch).session
+    return server.streams.of(tenant()).get(stream.handle, stream.epoch).session
 
 
 def snapshot_of(server: Server, stream: pb.StreamRef) -> bytes:

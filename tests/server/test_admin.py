@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from held import Held
 from rawclient import Client
 from scrape import page
+from transports import listening
 
 from rondel.decoder.errors import InvalidSpec
 from rondel.server import admin
@@ -164,17 +165,17 @@ async def test_it_is_open_before_the_server_is_ready_and_closed_with_it() -> Non
 
 
 async def test_channelz_tells_of_connections(connect: Connect) -> None:
-    server = await Server.start(ServerConfig(port=0, channelz_port=0, budget_bytes=4 << 20))
+    server = await Server.start(listening(ServerConfig(port=0, channelz_port=0, budget_bytes=4 << 20)))
     client = connect(server.address)
     await client.info()
     assert server.observatory.channelz_address is not None
-    other = connect(server.observatory.channelz_address)
-    stub = channelz_pb2_grpc.ChannelzStub(other.channel)
-    servers = (await stub.GetServers(channelz_pb2.GetServersRequest())).server
-    assert max(each.data.calls_started for each in servers) >= 1
-    with pytest.raises(grpc.aio.AioRpcError) as caught:  # streams are not served there, nor is it here
-        await other.info()
-    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    async with grpc.aio.insecure_channel(server.observatory.channelz_address) as channel:
+        stub = channelz_pb2_grpc.ChannelzStub(channel)
+        servers = (await stub.GetServers(channelz_pb2.GetServersRequest())).server
+        assert max(each.data.calls_started for each in servers) >= 1
+        with pytest.raises(grpc.aio.AioRpcError) as caught:  # streams are not served there, nor is it here
+            await Client(channel).info()
+        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await channelz_pb2_grpc.ChannelzStub(client.channel).GetServers(channelz_pb2.GetServersRequest())
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -182,7 +183,7 @@ async def test_channelz_tells_of_connections(connect: Connect) -> None:
 
 
 async def test_reflection_can_be_turned_off(connect: Connect) -> None:
-    server = await Server.start(ServerConfig(port=0, budget_bytes=4 << 20, reflection=False))
+    server = await Server.start(listening(ServerConfig(port=0, budget_bytes=4 << 20, reflection=False)))
     stub = reflection_pb2_grpc.ServerReflectionStub(connect(server.address).channel)
     call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
     with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -151,10 +151,29 @@ async def test_every_start_has_a_number_where_the_file_s_epoch_stays(
     await attach(client, stream, "mine", generation=0)
     first = await client.info()
     await process.end(signal.SIGKILL)
-    client = connect(start(arena_file=path).address)
+    process = start(arena_file=path)
+    client = connect(process.address)
     second = await client.info()
     assert first.epoch == second.epoch
     assert first.start_id != second.start_id
-    assert (await failure(attach(client, stream, "mine", generation=0))).facts["current"] == "2"
-    state = await attach(client, stream, "mine")
+    state = await attach(client, stream, "mine", generation=1)
     assert (state.generation, state.committed_length, state.start_id) == (3, 2, second.start_id)
+    await process.end(signal.SIGKILL)
+    client = connect(start(arena_file=path).address)
+    # One who was there before the start may attach, and then nobody else who was.
+    assert (await failure(attach(client, stream, generation=5))).facts["current"] == "4"
+    assert (await attach(client, stream, "a", generation=2)).generation == 5
+    assert (await attach(client, stream, "a", generation=2)).generation == 5
+    assert (await failure(attach(client, stream, "b", generation=3))).reason == "STALE_GENERATION"
+    assert (await attach(client, stream, "b")).generation == 6
+
+
+async def test_who_has_lost_a_stream_does_not_close_it(client: Client) -> None:
+    stream = await client.open()
+    await attach(client, stream)
+    request = pb.CloseStreamRequest(stream=stream, generation=0, request_id="mine")
+    assert (await failure(client.attention.CloseStream(request))).reason == "STALE_GENERATION"
+    request.generation = 1
+    first = await client.attention.CloseStream(request)
+    request.generation = 0
+    assert await client.attention.CloseStream(request) == first

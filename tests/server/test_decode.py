@@ -9,6 +9,7 @@ import pytest
 from held import Held
 from rawclient import SPEC, Client, Tokens, item
 from rawdecode import Decode, out, part, tokens_of
+from transports import listening
 
 from rondel.decoder.batch import Step, StepResult
 from rondel.decoder.cache.arena import Arena
@@ -39,6 +40,7 @@ async def test_the_server_says_what_it_is_first(client: Client) -> None:
         assert info.limits.decode_window_bytes == 4 << 20
 
 
+@pytest.mark.every_transport
 async def test_every_kind_of_operation(client: Client, tokens: Tokens, arena: Arena) -> None:
     session = DecoderSession(SPEC, arena)
     k, v = tokens.kv(20)
@@ -226,8 +228,8 @@ class Counts(Observer):
 async def test_operations_are_counted_as_calls_are(
     config: ServerConfig, connect: Connect, tokens: Tokens
 ) -> None:
-    server, counts = Server(config), Counts()
-    server._door = Door(Insight([Tally(counts)]))
+    server, counts = Server(listening(config)), Counts()
+    server._door = Door(server.security, Insight([Tally(counts)]))
     await server.begin()
     q, k, v = tokens.qkv(2)
     layers = tokens.kv(2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rawclient import SPEC, Client, Failure, Tokens, everything_given_back, item
 from snapshots import exported, imported, ref, snapshot_of
+from transports import tenant
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
@@ -60,7 +61,7 @@ async def rest(call: Any) -> bytes:
 
 async def unlocked(client: Client, server: Server, stream: pb.StreamRef) -> None:
     """Returns when no export of the stream is at work."""
-    while server.streams.of("").get(stream.handle, 0).exports:
+    while server.streams.of(tenant()).get(stream.handle, 0).exports:
         await client.get(stream)
 
 
@@ -185,7 +186,7 @@ class TestNoRoom:
         assert (await client.attend(stream, 0, q)).shape == (1, 2, 256)
         assert (await client.get(stream)).committed_length == 4000
         assert await exported(client, stream) == before
-        assert server.streams.of("").get(stream.handle, 0).exports == 1
+        assert server.streams.of(tenant()).get(stream.handle, 0).exports == 1
         call.cancel()
         await unlocked(client, server, stream)
         assert (await client.append(stream, 4000, *stacks)).committed_length == 4001
@@ -250,7 +251,7 @@ class TestStall:
     async def test_an_export_that_nobody_reads_is_ended(self, client: Client, server: Server) -> None:
         stream = await filled(client, LARGE, 4000)
         call = await begun(client, stream, 65536)
-        assert server.streams.of("").get(stream.handle, 0).exports == 1
+        assert server.streams.of(tenant()).get(stream.handle, 0).exports == 1
         await unlocked(client, server, stream)
         failed = await failure(rest(call))
         assert (failed.code, failed.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXPIRED")
@@ -266,7 +267,7 @@ async def test_others_are_served_while_a_stream_is_exported(
     for position in range(20):
         (result,) = await client.step(0, item(other, position, q, k, v))
         assert result.status.code == 0
-    assert server.streams.of("").get(stream.handle, 0).exports == 1
+    assert server.streams.of(tenant()).get(stream.handle, 0).exports == 1
     call.cancel()
 
 

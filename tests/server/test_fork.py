@@ -6,6 +6,7 @@ import grpc
 import numpy as np
 import pytest
 from rawclient import SPEC, Client, Failure, Tokens, item
+from transports import listening
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
@@ -129,7 +130,7 @@ async def test_a_fork_takes_no_more_than_it_reserved(client: Client, tokens: Tok
 
 async def test_a_server_without_room_for_a_fork(tokens: Tokens, connect: Callable[[str], Client]) -> None:
     config = ServerConfig(port=0, budget_bytes=4 << 20, max_streams=3, drain_seconds=0.5)
-    server = await Server.start(config)
+    server = await Server.start(listening(config))
     try:
         client = connect(server.address)
         large = StreamSpec.uniform(

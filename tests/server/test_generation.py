@@ -7,6 +7,7 @@ import grpc
 import pytest
 import tinygguf
 from rawclient import Client, Tokens, ask, everything_given_back, refusal
+from transports import listening
 
 from rondel.decoder import kernels
 from rondel.decoder.cache.arena import Arena
@@ -64,6 +65,7 @@ async def test_tokens_are_those_of_the_model_in_process(
     assert [token.committed_length - prompt_tokens for token in answer.tokens] == list(range(len(expected)))
 
 
+@pytest.mark.every_transport
 async def test_a_conversation_uses_the_models_template(client: Client, model: LanguageModel) -> None:
     messages = [
         pb.ChatMessage(role=pb.ROLE_SYSTEM, content="Be brief."),
@@ -192,7 +194,7 @@ async def test_models_are_listed(client: Client) -> None:
 
 
 async def test_without_a_model_only_generation_suffers(connect: Connect, tokens: Tokens) -> None:
-    server = await Server.start(ServerConfig(port=0, budget_bytes=8 << 20))
+    server = await Server.start(listening(ServerConfig(port=0, budget_bytes=8 << 20)))
     client = connect(server.address)
     assert (await refusal(client, pb.GenerateRequest(text="x"))).reason == "MODEL_NOT_FOUND"
     assert not (await client.generation.ListModels(pb.ListModelsRequest())).models

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rawclient import SPEC, Client, Failure, Tokens, everything_given_back, item
 from snapshots import exported, imported, pieces, ref, refused, session_of, snapshot_of
+from transports import listening
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
@@ -68,11 +69,12 @@ async def test_a_byte_at_a_time(client: Client, server: Server) -> None:
     assert snapshot_of(server, stream) == raw
 
 
+@pytest.mark.every_transport
 async def test_another_server_goes_on(client: Client, server: Server, tokens: Tokens, connect: Any) -> None:
     here = await client.open()
     await client.append(here, 0, *tokens.kv(500))
     raw = await exported(client, here)
-    second = await Server.start(ServerConfig(port=0, budget_bytes=16 << 20))
+    second = await Server.start(listening(ServerConfig(port=0, budget_bytes=16 << 20)))
     try:
         other = connect(second.address)
         there = ref(await imported(other, raw))

@@ -1,6 +1,7 @@
 """Starting, listening, health, overload, clients that vanish, stopping."""
 
 import asyncio
+import socket
 import stat
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from rawclient import Client, Failure, Tokens, item
+from transports import channel_to, listening
 
 from rondel.decoder.errors import InvalidSpec
 from rondel.server.app import SERVICES, Server
@@ -29,6 +31,7 @@ async def status_of(client: Client, service: str = "") -> int:
     return (await health(client).Check(health_pb2.HealthCheckRequest(service=service))).status
 
 
+@pytest.mark.every_transport
 async def test_health_without_a_model(client: Client) -> None:
     attention, generation = SERVICES
     assert await status_of(client) == await status_of(client, attention) == SERVING
@@ -36,7 +39,8 @@ async def test_health_without_a_model(client: Client) -> None:
 
 
 async def test_health_with_a_model(connect: Connect, model_path: Path) -> None:
-    server = await Server.start(ServerConfig(port=0, budget_bytes=4 << 20, model=str(model_path)))
+    config = ServerConfig(port=0, budget_bytes=4 << 20, model=str(model_path))
+    server = await Server.start(listening(config))
     client = connect(server.address)
     for service in ("", *SERVICES):
         assert await status_of(client, service) == SERVING
@@ -64,6 +68,7 @@ async def test_health_fails_when_the_worker_is_gone(client: Client, server: Serv
     watch.cancel()
 
 
+@pytest.mark.every_transport
 async def test_reflection_lists_the_services(client: Client) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
     requests = [
@@ -88,14 +93,14 @@ async def test_reflection_lists_the_services(client: Client) -> None:
     ],
 )
 async def test_what_is_in_the_way_is_told(
-    server: Server,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     case: str,
     field: str,
     words: str,
 ) -> None:
-    port = int(server.address.rpartition(":")[2])
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
     (tmp_path / "file").write_text("precious")
     (tmp_path / "folder").mkdir()
     options: dict[str, dict[str, object]] = {
@@ -107,7 +112,7 @@ async def test_what_is_in_the_way_is_told(
         "nowhere": {"port": None, "unix_path": str(tmp_path / "no" / "where")},
     }
     config = ServerConfig(budget_bytes=4 << 20, **options[case])  # type: ignore[arg-type]
-    with caplog.at_level("INFO"), pytest.raises(InvalidSpec) as caught:
+    with taken, caplog.at_level("INFO"), pytest.raises(InvalidSpec) as caught:
         await Server.start(config)
     assert words.format(port=port) in caught.value.message
     assert caught.value.field == field
@@ -134,9 +139,11 @@ async def test_a_unix_socket_is_for_its_owner(tmp_path: Path, connect: Connect, 
     await again.stop()
 
 
+# Who has a certificate is a tenant of its own, and who comes by the socket is nobody's.
+@pytest.mark.only_transport("tcp", "tls", "unix")
 async def test_both_kinds_of_address_lead_to_the_same_streams(tmp_path: Path, connect: Connect) -> None:
     config = ServerConfig(port=0, unix_path=str(tmp_path / "s"), budget_bytes=16 << 20)
-    server = await Server.start(config)
+    server = await Server.start(listening(config))
     tcp, unix = (connect(address) for address in server.addresses)
     stream = await tcp.open()
     assert (await unix.get(stream)).committed_length == 0
@@ -170,7 +177,7 @@ async def test_frequent_pings_on_an_idle_connection_are_tolerated(server: Server
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]
-    async with grpc.aio.insecure_channel(server.address, options=options) as channel:
+    async with channel_to(server.address, options=options) as channel:
         client = Client(channel)
         await client.info()
         state = channel.get_state()

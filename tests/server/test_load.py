@@ -10,6 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from held import Held
 from rawclient import Client, Failure, Tokens, item
+from transports import waiting_channel_to
 
 from rondel.decoder.spec import StreamSpec
 from rondel.server.app import Server
@@ -110,7 +111,7 @@ async def test_clients_that_leave_are_not_worth_a_log_entry(
     """Deadlines that pass while the answer, or the error, is on its way: some hundred of some thousand."""
 
     def leave() -> None:
-        with grpc.insecure_channel(server.address) as channel:
+        with waiting_channel_to(server.address) as channel:
             stub = AttentionServiceStub(channel)
             for round_ in range(300):
                 timeout = 0.004 + 0.0007 * (round_ % 12)

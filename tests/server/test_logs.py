@@ -11,6 +11,7 @@ import grpc
 import pytest
 from processes import Serve
 from rawclient import Client, Tokens, item
+from transports import listening
 
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
@@ -109,7 +110,7 @@ async def test_a_call_is_a_line(serve: Serve, connect: Connect, tokens: Tokens) 
     assert appended["code"] == "OK"
     assert appended["service"] == "rondel.v1.AttentionService"
     assert appended["stream"] == shortened(stream.handle)
-    assert appended["peer"].startswith("ipv4:127.0.0.1:")
+    assert appended["peer"].startswith(("ipv4:127.0.0.1:", "unix:"))
     assert appended["bytes_received"] > 5 * 3 * 24 * 4
     assert 0 < appended["kernel_ms"] <= appended["seconds"] * 1000
     assert 0 <= appended["queue_ms"] <= appended["seconds"] * 1000
@@ -125,7 +126,7 @@ async def test_a_call_is_a_line(serve: Serve, connect: Connect, tokens: Tokens) 
 async def test_which_calls_are_lines(
     connect: Connect, caplog: pytest.LogCaptureFixture, which: str, wanted: int
 ) -> None:
-    server = await Server.start(ServerConfig(port=0, budget_bytes=4 << 20, log_calls=which))
+    server = await Server.start(listening(ServerConfig(port=0, budget_bytes=4 << 20, log_calls=which)))
     client = connect(server.address)
     with caplog.at_level("INFO", logger="rondel.calls"):
         await client.info()

@@ -15,6 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from processes import Start
 from rawclient import Client, Tokens
+from transports import environment
 
 from rondel.server.app import Server
 from rondel.v1 import attention_pb2 as pb
@@ -59,15 +60,17 @@ async def test_a_server_that_was_killed_reads_as_unavailable(start: Start, conne
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
+TESTS = Path(__file__).parent.parent
 KILLED = textwrap.dedent(
     """
     import asyncio, sys
     import grpc, numpy as np
-    sys.path.insert(0, sys.argv[2])
+    sys.path[:0] = sys.argv[2:]
     from rawclient import Client, Tokens, item
+    from transports import channel_by_environment
 
     async def main():
-        async with grpc.aio.insecure_channel(sys.argv[1]) as channel:
+        async with channel_by_environment(sys.argv[1]) as channel:
             client = Client(channel)
             tokens = Tokens(np.random.default_rng(7))
             streams = [await client.open() for _ in range(4)]
@@ -97,7 +100,8 @@ async def test_clients_killed_in_the_middle_of_steps_harm_nobody(
     before = await client.attend(mine, 0, q)
     for round_ in range(3):
         child = subprocess.Popen(
-            [sys.executable, "-c", KILLED, server.address, str(Path(__file__).parent)],
+            [sys.executable, "-c", KILLED, server.address, str(TESTS / "server"), str(TESTS / "support")],
+            env={**os.environ, **environment()},
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tinysafetensors
 from rawclient import SPEC, Client, Failure, Tokens, item
+from transports import channel_to, listening
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import CorruptModel, InvalidSpec, ModelNotFound
@@ -152,8 +153,8 @@ async def test_the_server_lists_its_projections(client: Client) -> None:
 
 
 async def test_a_server_without_any_says_so(connect: object, client: Client) -> None:
-    running = await Server.start(ServerConfig(port=0))
-    async with grpc.aio.insecure_channel(running.address) as channel:
+    running = await Server.start(listening(ServerConfig(port=0)))
+    async with channel_to(running.address) as channel:
         bare = Client(channel)
         assert list((await bare.info()).projections) == []
         with pytest.raises(grpc.aio.AioRpcError) as caught:

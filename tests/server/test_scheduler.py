@@ -3,9 +3,13 @@
 import asyncio
 import logging
 import threading
+import time
+from collections.abc import Generator
+from functools import partial
 
+import numpy as np
 import pytest
-from held import Clock, busy
+from held import Clock, Gate, busy
 
 from rondel.decoder.errors import DeadlineExpired, Draining, InvalidShape, Overloaded, ServerInternal
 from rondel.server.scheduler import Scheduler
@@ -178,3 +182,117 @@ async def test_posted_work_runs_and_its_errors_are_logged(
         await asyncio.sleep(0)
     assert ran == ["posted"]
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_gauges_are_back_at_zero_after_a_storm_of_cancels(rng: np.random.Generator) -> None:
+    """Cancelled while they wait, while the worker looks at them, while it is inside of them."""
+    scheduler = Scheduler("test", queue_bytes=1 << 20)
+    ran: list[int] = []
+
+    def work(number: int) -> None:
+        ran.append(number)
+        time.sleep(5e-5)
+
+    tasks = []
+    for number in range(3000):
+        tenant = "abc"[number % 3]
+        tasks.append(asyncio.create_task(scheduler.run(partial(work, number), cost=100, tenant=tenant)))
+        if rng.random() < 0.3:
+            tasks[rng.integers(max(0, number - 20), number + 1)].cancel()
+        if number % 20 == 0:
+            await asyncio.sleep(0)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert scheduler.waiting_bytes == 0
+    await scheduler.run(lambda: None, cost=1)
+    assert (scheduler.waiting_bytes, scheduler.waiting_seconds) == (0, 0.0)
+    finished = {number for number, outcome in enumerate(outcomes) if outcome is None}
+    assert finished <= set(ran)
+    assert len(ran) == len(set(ran))
+    assert any(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+    await scheduler.stop()
+
+
+async def test_pieces_let_other_tenants_have_their_turns(scheduler: Scheduler) -> None:
+    gate, task = await busy(scheduler)
+    order: list[str] = []
+
+    def pieces() -> Generator[None, None, str]:
+        for number in range(4):
+            order.append(str(number))
+            yield
+        return "whole"
+
+    long = asyncio.create_task(scheduler.run_piecewise(pieces, cost=1, tenant="a"))
+    behind = asyncio.create_task(scheduler.run(lambda: order.append("behind"), cost=1, tenant="a"))
+    other = asyncio.create_task(scheduler.run(lambda: order.append("other"), cost=1, tenant="b"))
+    await asyncio.sleep(0)
+    gate.leave.set()
+    await asyncio.gather(task, behind, other)
+    assert await long == "whole"
+    assert order.index("other") < order.index("3")
+    assert [each for each in order if each != "other"] == ["0", "1", "2", "3", "behind"]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired", "failed"])
+async def test_work_stops_between_two_pieces(scheduler: Scheduler, clock: Clock, how: str) -> None:
+    entered, leave = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def pieces() -> Generator[None, None, None]:
+        try:
+            order.append("first")
+            entered.set()
+            assert leave.wait(20)
+            if how == "failed":
+                raise InvalidShape("wrong", got="a", expected="b")
+            yield
+            order.append("second")
+        finally:
+            order.append("closed")
+
+    long = asyncio.create_task(scheduler.run_piecewise(pieces, cost=900, deadline=110.0))
+    assert await asyncio.to_thread(entered.wait, 20)
+    if how == "cancelled":
+        long.cancel()
+    if how == "expired":
+        clock.now = 110.0
+    leave.set()
+    errors = {"cancelled": asyncio.CancelledError, "expired": DeadlineExpired, "failed": InvalidShape}
+    with pytest.raises(errors[how]):
+        await long
+    await scheduler.run(lambda: None, cost=1)
+    assert order == ["first", "closed"]
+    assert scheduler.waiting_bytes == 0
+
+
+async def test_work_can_ask_whether_anybody_still_waits(scheduler: Scheduler, clock: Clock) -> None:
+    """Right before a kernel: what came before it may have taken until after the deadline."""
+
+    def slow() -> str:
+        scheduler.check()
+        assert scheduler.tenant() == "somebody"
+        clock.now += 20.0
+        scheduler.check()
+        return "too late"
+
+    with pytest.raises(DeadlineExpired):
+        await scheduler.run(slow, cost=1, deadline=110.0, tenant="somebody")
+    assert scheduler.late_starts == 0
+
+
+async def test_a_stop_drops_what_is_between_two_pieces(clock: Clock) -> None:
+    scheduler = Scheduler("test", queue_bytes=1000, clock=clock)
+    gate = Gate()
+
+    def pieces() -> Generator[None, None, None]:
+        gate()
+        while True:
+            yield
+
+    long = asyncio.create_task(scheduler.run_piecewise(pieces, cost=1))
+    assert await asyncio.to_thread(gate.entered.wait, 20)
+    gate.leave.set()
+    while not await scheduler.stop(seconds=0.01):
+        pass
+    with pytest.raises(Draining):
+        await long

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from processes import Start
-from rawclient import Client, Failure, Tokens
+from rawclient import Client, Failure, Tokens, item
 
 from rondel.decoder.errors import Draining
 from rondel.decoder.spec import StreamSpec
@@ -25,24 +25,30 @@ from rondel.v1.wire import to_tensor
 Connect = Callable[[str], Client]
 
 
-async def test_a_kernel_that_is_at_work_for_minutes_does_not_hold_up_the_end(
-    start: Start, connect: Connect
+@pytest.mark.parametrize("piecewise", [True, False])
+async def test_work_of_minutes_does_not_hold_up_the_end(
+    start: Start, connect: Connect, piecewise: bool
 ) -> None:
+    """Neither what only reads, and stops between two pieces, nor a kernel that nothing can stop."""
     process = start(drain_seconds=0.3)
     client = connect(process.address)
-    spec = StreamSpec.uniform(layers=1, query_heads=1024, kv_heads=1, head_dim=1, max_length=200_000)
+    spec = StreamSpec.uniform(layers=1, query_heads=1024, kv_heads=1, head_dim=1, max_length=202_000)
     stream = await client.open(spec)
     tokens = Tokens(np.random.default_rng(1), spec)
     for position in range(0, 200_000, 50_000):
         await client.append(stream, position, *tokens.kv(50_000))
-    request = pb.AttendRequest(stream=stream, q=to_tensor(tokens.q(2000)))
-    call = asyncio.ensure_future(client.attention.Attend(request))
+    if piecewise:
+        request = pb.AttendRequest(stream=stream, q=to_tensor(tokens.q(2000)))
+        call = asyncio.ensure_future(client.attention.Attend(request))
+    else:
+        step = pb.StepRequest(items=[item(stream, 200_000, *tokens.qkv(2000))])
+        call = asyncio.ensure_future(client.attention.Step(step))
     await asyncio.wait((call,), timeout=0.5)
     assert not call.done()
     code, seconds, log = await process.end(signal.SIGTERM)
     assert code == 0
     assert seconds < 3.5
-    assert "the attention worker is inside a long operation and is left behind" in log
+    assert ("the attention worker is inside a long operation and is left behind" in log) != piecewise
     assert "Traceback" not in log
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call

@@ -1,4 +1,4 @@
-"""Traces of every kind of call, over TCP and a unix socket, in OpenTelemetry's in-memory exporter."""
+"""Traces of every kind of call, on every transport, in OpenTelemetry's in-memory exporter."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 from rawclient import Client, Tokens, ask, item
 from rawdecode import Decode, part
+from transports import Transport, listening
 
 from rondel.decoder.errors import InvalidSpec
 from rondel.server import tracing
@@ -61,13 +62,11 @@ def provider(exporter: InMemorySpanExporter) -> TracerProvider:
     return made
 
 
-@pytest_asyncio.fixture(params=["tcp", "unix"])
-async def traced(request: pytest.FixtureRequest, tmp_path: Path, model_path: Path) -> AsyncIterator[Traced]:
+@pytest_asyncio.fixture
+async def traced(model_path: Path, transport: Transport) -> AsyncIterator[Traced]:
     exporter = InMemorySpanExporter()
-    path = str(tmp_path / "rondel.sock")
-    where = {"port": 0} if request.param == "tcp" else {"port": None, "unix_path": path}
-    config = ServerConfig(budget_bytes=32 << 20, model=str(model_path), **where)
-    server = await Server.start(config, tracing=Tracing(provider(exporter)))
+    config = ServerConfig(port=0, budget_bytes=32 << 20, model=str(model_path))
+    server = await Server.start(transport.applied(config), tracing=Tracing(provider(exporter)))
     yield Traced(server, exporter)
     await server.stop()
 
@@ -77,6 +76,7 @@ def client(traced: Traced, connect: Connect) -> Client:
     return connect(traced.server.address)
 
 
+@pytest.mark.every_transport
 async def test_a_unary_call_with_its_wait_and_its_work(
     traced: Traced, client: Client, tokens: Tokens
 ) -> None:
@@ -129,6 +129,7 @@ async def test_a_caller_that_does_not_record_is_not_recorded(traced: Traced, cli
     assert f"{span.context.trace_id:032x}" != TRACE
 
 
+@pytest.mark.every_transport
 async def test_streams_both_ways(traced: Traced, client: Client, tokens: Tokens) -> None:
     stream = await client.open()
     await client.append(stream, 0, *tokens.kv(20))
@@ -160,6 +161,7 @@ async def test_a_long_stream_is_told_of_while_it_lasts(
     assert all(batch.end_time <= span.end_time for batch in batches)
 
 
+@pytest.mark.every_transport
 async def test_both_directions_at_once(
     traced: Traced, client: Client, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +197,7 @@ async def test_failures_carry_code_and_reason(traced: Traced, client: Client) ->
     assert draining.attributes["rondel.reason"] == "DRAINING"
 
 
+@pytest.mark.every_transport
 async def test_a_stream_that_is_cancelled_ends_its_span(
     traced: Traced, client: Client, tokens: Tokens
 ) -> None:
@@ -211,7 +214,8 @@ async def test_what_is_not_sampled_is_not_recorded(connect: Connect, tokens: Tok
     exporter = InMemorySpanExporter()
     silent = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
     silent.add_span_processor(SimpleSpanProcessor(exporter))
-    server = await Server.start(ServerConfig(port=0, budget_bytes=4 << 20), tracing=Tracing(silent))
+    config = ServerConfig(port=0, budget_bytes=4 << 20)
+    server = await Server.start(listening(config), tracing=Tracing(silent))
     client = connect(server.address)
     stream = await client.open()
     await client.step(0, item(stream, 0, *tokens.qkv(1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from io import BytesIO
 from pathlib import Path
 
@@ -113,6 +113,46 @@ async def test_what_a_client_was_told_is_there_after_a_kill_in_the_middle(
             want = whole.attend(layer, q)
             got = await client.attend(stream, layer, q, generation=state.generation)
             np.testing.assert_array_equal(got, want)
+
+
+async def test_requests_are_answered_again_as_before_the_kill(
+    start: Start, connect: Connect, tokens: Tokens, path: str
+) -> None:
+    process = start(arena_file=path)
+    client = connect(process.address)
+    stream = await client.open(request_id="mine")
+    await client.append(stream, 0, *tokens.kv(300))
+    fork = await client.fork(stream, 300, request_id="fork")
+    cuts = [pb.TruncateStreamRequest(stream=stream, length=300 - n, request_id=f"cut {n}") for n in (1, 2)]
+    cuts[1].generation = 1
+    for cut in cuts:
+        done = await client.attention.TruncateStream(cut)
+    assert (done.generation, done.committed_length) == (2, 298)
+    gone = await client.open()
+    await client.close(gone, "close")
+
+    async def refused(call: Awaitable[object]) -> str:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        return Failure.of_call(caught.value).reason
+
+    other = pb.TruncateStreamRequest(stream=stream, generation=1, length=297, request_id="cut 2")
+    for generation in (3, 4):
+        await process.end(signal.SIGKILL)
+        process = start(arena_file=path)
+        client = connect(process.address)
+        assert await client.open(request_id="mine") == stream
+        again = await client.fork(stream, 300, request_id="fork")
+        assert (again.handle, again.committed_length) == (fork.handle, 300)
+        answer = await client.attention.TruncateStream(cuts[1])
+        assert (answer.generation, answer.committed_length) == (generation, 298)
+        assert await refused(client.attention.TruncateStream(cuts[0])) == "STALE_GENERATION"
+        assert await refused(client.attention.TruncateStream(other)) == "INVALID_REQUEST"
+        assert await refused(client.close(gone, "close")) == "STREAM_NOT_FOUND"
+    last = pb.TruncateStreamRequest(stream=stream, generation=4, length=293, request_id="cut 3")
+    for _ in range(2):
+        assert (await client.attention.TruncateStream(last)).generation == 5
+    assert await refused(client.attention.TruncateStream(cuts[1])) == "STALE_GENERATION"
 
 
 async def test_an_import_that_was_not_finished_is_not_there(

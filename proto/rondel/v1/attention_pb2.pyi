@@ -1,6 +1,7 @@
 from google.rpc import status_pb2 as _status_pb2
 from rondel.v1 import options_pb2 as _options_pb2
 from rondel.v1 import spec_pb2 as _spec_pb2
+from rondel.v1 import tenant_pb2 as _tenant_pb2
 from rondel.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -305,12 +306,14 @@ class StreamQuality(_message.Message):
     def __init__(self, score_error: _Optional[float] = ..., worst_layer: _Optional[int] = ..., outlier_ratio: _Optional[float] = ..., capped_channels: _Optional[int] = ...) -> None: ...
 
 class CloseStreamRequest(_message.Message):
-    __slots__ = ("stream", "request_id")
+    __slots__ = ("stream", "request_id", "generation")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     stream: StreamRef
     request_id: str
-    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    generation: int
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., request_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class CloseStreamResponse(_message.Message):
     __slots__ = ("committed_length", "bytes_released")
@@ -355,12 +358,14 @@ class ImportStreamResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[OpenStreamResponse, _Mapping]] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("operations", "received_op_id")
+    __slots__ = ("operations", "received_op_id", "max_response_bytes")
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_OP_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
     operations: _containers.RepeatedCompositeFieldContainer[DecodeOperation]
     received_op_id: int
-    def __init__(self, operations: _Optional[_Iterable[_Union[DecodeOperation, _Mapping]]] = ..., received_op_id: _Optional[int] = ...) -> None: ...
+    max_response_bytes: int
+    def __init__(self, operations: _Optional[_Iterable[_Union[DecodeOperation, _Mapping]]] = ..., received_op_id: _Optional[int] = ..., max_response_bytes: _Optional[int] = ...) -> None: ...
 
 class DecodeOperation(_message.Message):
     __slots__ = ("op_id", "timeout_ms", "stream_ref", "open", "attach", "release", "step", "append", "attend", "truncate", "seal", "close")
@@ -449,7 +454,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "tier", "epoch", "limits", "memory", "streams", "threads", "start_id", "projections")
+    __slots__ = ("version", "tier", "epoch", "limits", "memory", "streams", "threads", "start_id", "projections", "tenant")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -459,6 +464,7 @@ class GetServerInfoResponse(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     START_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     version: str
     tier: str
     epoch: int
@@ -468,10 +474,11 @@ class GetServerInfoResponse(_message.Message):
     threads: int
     start_id: int
     projections: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ..., start_id: _Optional[int] = ..., projections: _Optional[_Iterable[str]] = ...) -> None: ...
+    tenant: _tenant_pb2.TenantInfo
+    def __init__(self, version: _Optional[str] = ..., tier: _Optional[str] = ..., epoch: _Optional[int] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., memory: _Optional[_Union[MemoryInfo, _Mapping]] = ..., streams: _Optional[int] = ..., threads: _Optional[int] = ..., start_id: _Optional[int] = ..., projections: _Optional[_Iterable[str]] = ..., tenant: _Optional[_Union[_tenant_pb2.TenantInfo, _Mapping]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms", "stall_timeout_ms", "decode_window_bytes")
+    __slots__ = ("max_message_bytes", "max_streams", "max_queue_bytes", "max_step_items", "idle_lease_ms", "stall_timeout_ms", "decode_window_bytes", "max_queue_ms")
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STREAMS_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -479,6 +486,7 @@ class ServerLimits(_message.Message):
     IDLE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     STALL_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     DECODE_WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     max_message_bytes: int
     max_streams: int
     max_queue_bytes: int
@@ -486,16 +494,19 @@ class ServerLimits(_message.Message):
     idle_lease_ms: int
     stall_timeout_ms: int
     decode_window_bytes: int
-    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ..., decode_window_bytes: _Optional[int] = ...) -> None: ...
+    max_queue_ms: int
+    def __init__(self, max_message_bytes: _Optional[int] = ..., max_streams: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_step_items: _Optional[int] = ..., idle_lease_ms: _Optional[int] = ..., stall_timeout_ms: _Optional[int] = ..., decode_window_bytes: _Optional[int] = ..., max_queue_ms: _Optional[int] = ...) -> None: ...
 
 class MemoryInfo(_message.Message):
-    __slots__ = ("budget", "reserved", "resident", "shared")
+    __slots__ = ("budget", "reserved", "resident", "shared", "overcommit")
     BUDGET_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    OVERCOMMIT_FIELD_NUMBER: _ClassVar[int]
     budget: int
     reserved: int
     resident: int
     shared: int
-    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ..., shared: _Optional[int] = ...) -> None: ...
+    overcommit: float
+    def __init__(self, budget: _Optional[int] = ..., reserved: _Optional[int] = ..., resident: _Optional[int] = ..., shared: _Optional[int] = ..., overcommit: _Optional[float] = ...) -> None: ...

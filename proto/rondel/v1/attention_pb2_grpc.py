@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from rondel.v1 import attention_pb2 as rondel_dot_v1_dot_attention__pb2
+from rondel.v1 import tenant_pb2 as rondel_dot_v1_dot_tenant__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -38,20 +39,30 @@ class AttentionServiceStub:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
     A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
-    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
-    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
-    requests above 1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel):
@@ -105,6 +116,11 @@ class AttentionServiceStub:
                 request_serializer=rondel_dot_v1_dot_attention__pb2.SealStreamRequest.SerializeToString,
                 response_deserializer=rondel_dot_v1_dot_attention__pb2.SealStreamResponse.FromString,
                 _registered_method=True)
+        self.ListStreams = channel.unary_unary(
+                '/rondel.v1.AttentionService/ListStreams',
+                request_serializer=rondel_dot_v1_dot_tenant__pb2.ListStreamsRequest.SerializeToString,
+                response_deserializer=rondel_dot_v1_dot_tenant__pb2.ListStreamsResponse.FromString,
+                _registered_method=True)
         self.GetStream = channel.unary_unary(
                 '/rondel.v1.AttentionService/GetStream',
                 request_serializer=rondel_dot_v1_dot_attention__pb2.GetStreamRequest.SerializeToString,
@@ -145,20 +161,30 @@ class AttentionServiceServicer:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
     A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
-    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
-    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
-    requests above 1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def OpenStream(self, request, context):
@@ -174,7 +200,7 @@ class AttentionServiceServicer:
     def AppendToken(self, request, context):
         """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
         INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-        STREAM_SEALED and the exactly-once errors.
+        BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,6 +287,13 @@ class AttentionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListStreams(self, request, context):
+        """Tells which streams one has, page by page. Fails with INVALID_REQUEST.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStream(self, request, context):
         """Tells what a stream is and holds. Fails with STREAM_NOT_FOUND.
         """
@@ -270,7 +303,7 @@ class AttentionServiceServicer:
 
     def CloseStream(self, request, context):
         """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
-        idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+        idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED; STALE_GENERATION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -353,6 +386,11 @@ def add_AttentionServiceServicer_to_server(servicer, server):
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.SealStreamRequest.FromString,
                     response_serializer=rondel_dot_v1_dot_attention__pb2.SealStreamResponse.SerializeToString,
             ),
+            'ListStreams': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStreams,
+                    request_deserializer=rondel_dot_v1_dot_tenant__pb2.ListStreamsRequest.FromString,
+                    response_serializer=rondel_dot_v1_dot_tenant__pb2.ListStreamsResponse.SerializeToString,
+            ),
             'GetStream': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStream,
                     request_deserializer=rondel_dot_v1_dot_attention__pb2.GetStreamRequest.FromString,
@@ -399,20 +437,30 @@ class AttentionService:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
     A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
-    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
-    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
-    requests above 1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @staticmethod
@@ -648,6 +696,33 @@ class AttentionService:
             '/rondel.v1.AttentionService/SealStream',
             rondel_dot_v1_dot_attention__pb2.SealStreamRequest.SerializeToString,
             rondel_dot_v1_dot_attention__pb2.SealStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStreams(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rondel.v1.AttentionService/ListStreams',
+            rondel_dot_v1_dot_tenant__pb2.ListStreamsRequest.SerializeToString,
+            rondel_dot_v1_dot_tenant__pb2.ListStreamsResponse.FromString,
             options,
             channel_credentials,
             insecure,

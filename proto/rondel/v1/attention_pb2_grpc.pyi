@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from rondel.v1 import attention_pb2 as _attention_pb2
+from rondel.v1 import tenant_pb2 as _tenant_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -39,20 +40,30 @@ class AttentionServiceStub:
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
     A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
-    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
-    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
-    requests above 1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @_typing.overload
@@ -68,7 +79,7 @@ class AttentionServiceStub:
     AppendToken: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
     INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-    STREAM_SEALED and the exactly-once errors.
+    BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
     """
     Attend: _grpc.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
@@ -123,11 +134,13 @@ class AttentionServiceStub:
     attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
     Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
     """
+    ListStreams: _grpc.UnaryUnaryMultiCallable[_tenant_pb2.ListStreamsRequest, _tenant_pb2.ListStreamsResponse]
+    """Tells which streams one has, page by page. Fails with INVALID_REQUEST."""
     GetStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.GetStreamRequest, _attention_pb2.GetStreamResponse]
     """Tells what a stream is and holds. Fails with STREAM_NOT_FOUND."""
     CloseStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.CloseStreamRequest, _attention_pb2.CloseStreamResponse]
     """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
-    idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+    idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED; STALE_GENERATION.
     """
     ExportStream: _grpc.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]
     """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
@@ -160,20 +173,30 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
     A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
-    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
-    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
-    requests above 1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -186,7 +209,7 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     AppendToken: _aio.UnaryUnaryMultiCallable[_attention_pb2.AppendTokenRequest, _attention_pb2.AppendTokenResponse]  # type: ignore[assignment]
     """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
     INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-    STREAM_SEALED and the exactly-once errors.
+    BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
     """
     Attend: _aio.UnaryUnaryMultiCallable[_attention_pb2.AttendRequest, _attention_pb2.AttendResponse]  # type: ignore[assignment]
     """Attends from query rows to what a layer holds. Changes nothing, so it may be repeated. Fails with
@@ -241,11 +264,13 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     attended to, as the memory of cross-attention is. There is no way back. A sealed stream may be sealed again.
     Fails with STREAM_NOT_FOUND, STALE_GENERATION, SEQUENCE_GAP (its layers are not equally long).
     """
+    ListStreams: _aio.UnaryUnaryMultiCallable[_tenant_pb2.ListStreamsRequest, _tenant_pb2.ListStreamsResponse]  # type: ignore[assignment]
+    """Tells which streams one has, page by page. Fails with INVALID_REQUEST."""
     GetStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.GetStreamRequest, _attention_pb2.GetStreamResponse]  # type: ignore[assignment]
     """Tells what a stream is and holds. Fails with STREAM_NOT_FOUND."""
     CloseStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.CloseStreamRequest, _attention_pb2.CloseStreamResponse]  # type: ignore[assignment]
     """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
-    idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+    idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED; STALE_GENERATION.
     """
     ExportStream: _aio.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]  # type: ignore[assignment]
     """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
@@ -277,20 +302,30 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     SEQUENCE_GAP, with the position expected. An old generation: STALE_GENERATION. Calls on one stream are carried
     out one at a time in order of arrival.
 
+    Calls see the streams of their own tenant only (TenantInfo): a handle, prefix or request id of another one is as
+    unknown as one that nobody has. A server that asks callers who they are takes a bearer token in the metadata
+    (`authorization: Bearer TOKEN`), or the certificate of a TLS client; any call may then fail with UNAUTHENTICATED or
+    PERMISSION_DENIED. All metadata of a call has at most 16 KiB, counted as HTTP/2 does.
+
     A stream that was closed, by CloseStream or by the end of its lease, is STREAM_CLOSED to every call that names it,
-    for as long as the server remembers it, which is until 4096 others have been closed; then it is STREAM_NOT_FOUND.
+    for as long as the server remembers it, which is until 4096 others of the tenant have been closed; then it is STREAM_NOT_FOUND.
 
     Errors carry google.rpc.ErrorInfo (domain "rondel"; the reasons named here; numbers and names of the error in
     its metadata). Where a field of the request is at fault its metadata names it as `field`, and so does a
     google.rpc.BadRequest. A call that failed changed nothing. Any call may also fail with OVERLOADED (RetryInfo
-    says when to try again), DRAINING, or DEADLINE_EXPIRED (the deadline passed before the work began; nothing was
-    done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
+    says when to try again), QUOTA_EXCEEDED (a quota of the tenant: google.rpc.QuotaFailure has "tenant" as subject;
+    RetryInfo where waiting helps), DRAINING, or DEADLINE_EXPIRED (the deadline passed, or was about to, before the
+    work could be done; nothing was done). One that was still at work when a stopping server's patience ended fails with DRAINING, too, and may
     have been carried out: repeating it tells, where the stream still exists.
 
+    After a start on an arena's file a stream's tokens are compared with their checksums before its first call is
+    answered, which waits for that. Where they are not what was stored every call that names the stream fails with
+    STREAM_DAMAGED, but for CloseStream; other streams are not touched by it.
+
     Every text and list below states how large it may be; larger ones are refused, with INVALID_REQUEST where
-    nothing else is said. So are whole messages: GetStream, CloseStream, TruncateStream, SealStream, ForkStream,
-    AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB, ImportStream
-    requests above 1049088 bytes. For the others ServerLimits has the bound.
+    nothing else is said. So are whole messages: GetStream, ListStreams, CloseStream, TruncateStream, SealStream,
+    ForkStream, AttachStream, ExportStream and GetServerInfo requests above 4 KiB, OpenStream requests above 1 MiB,
+    ImportStream requests above 1049088 bytes. For the others ServerLimits has the bound.
     """
 
     @_abc_1.abstractmethod
@@ -313,7 +348,7 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_attention_pb2.AppendTokenResponse, _abc.Awaitable[_attention_pb2.AppendTokenResponse]]:
         """Stores keys and values of a run of layers, all or none. Fails with STREAM_NOT_FOUND, INVALID_LAYER,
         INVALID_SHAPE, VALUE_RANGE, CHUNK_TOO_LONG, LENGTH_EXCEEDED, QUOTA_EXCEEDED (what a fork reserved is used up),
-        STREAM_SEALED and the exactly-once errors.
+        BUDGET_EXCEEDED (with MemoryInfo.overcommit above 1 only), STREAM_SEALED and the exactly-once errors.
         """
 
     @_abc_1.abstractmethod
@@ -412,6 +447,14 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def ListStreams(
+        self,
+        request: _tenant_pb2.ListStreamsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tenant_pb2.ListStreamsResponse, _abc.Awaitable[_tenant_pb2.ListStreamsResponse]]:
+        """Tells which streams one has, page by page. Fails with INVALID_REQUEST."""
+
+    @_abc_1.abstractmethod
     def GetStream(
         self,
         request: _attention_pb2.GetStreamRequest,
@@ -426,7 +469,7 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_attention_pb2.CloseStreamResponse, _abc.Awaitable[_attention_pb2.CloseStreamResponse]]:
         """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
-        idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+        idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED; STALE_GENERATION.
         """
 
     @_abc_1.abstractmethod
