@@ -25,7 +25,7 @@ endef
 COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 
 .PHONY: help demo
-.PHONY: test test-deep test-traced test-aarch64 test-interop
+.PHONY: test test-deep test-traced test-transports test-aarch64 test-interop
 .PHONY: lint lint-deploy types protos dist clean debug ext .venv
 .PHONY: bench-kernels bench-traffic bench-forks bench-rpc bench-restart
 .PHONY: crash-test simulate overload accuracy endless conformance soak fuzz
@@ -34,9 +34,10 @@ COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 help:
 	@echo 'make demo     a language model answers a question, its attention computed by a Rondel server'
 	@echo 'make test     the test suite'
-	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream in memory and in a file, 100,000 streams, ten minutes of 200'
+	@echo 'make test-deep  what takes minutes: 2,000 random lives of a stream in memory and in a file, 100,000 streams, ten minutes of 200, clients of servers that are killed'
 	@echo 'make test-traced  the tests of servers and clients with every call traced, over TCP and over unix sockets'
 	@echo 'make test-aarch64  the vector primitives and products under emulated NEON'
+	@echo 'make test-transports  the tests of servers and clients over TCP, TLS, mTLS and unix sockets'
 	@echo 'make test-interop  clients on other gRPC stacks, Node.js and grpclib, against a server (needs node and npm)'
 	@echo 'make lint     ruff: rules and formatting'
 	@echo 'make lint-deploy  the files of deploy/ before linters of their kinds'
@@ -83,6 +84,12 @@ TRACED := RONDEL_TEST_TRACED=1 OTEL_TRACES_EXPORTER=none
 test-traced: .venv
 	$(TRACED) $(BIN)/python -m pytest tests/server tests/client
 	$(TRACED) $(BIN)/python -m pytest tests/server --transport=unix
+
+# However a server is reached. `make test` has some of these tests on each, and the rest on TCP.
+test-transports: .venv
+	for name in tcp tls mtls unix; do \
+	  $(BIN)/python -m pytest tests/server tests/client --numprocesses 2 --dist worksteal --transport=$$name || exit 1; \
+	done
 
 # The kernels' C under NEON, emulated: needs Debian's gcc-aarch64-linux-gnu and qemu-user, nothing of ours.
 # (gcc 12 for AArch64 breaks down over vectorising the test's own scalar loops.)

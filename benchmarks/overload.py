@@ -106,7 +106,7 @@ async def load(streams: list[AsyncStream], schedule: Schedule, seconds: float) -
 async def opened(client: AsyncAttentionClient, tokens: int) -> list[AsyncStream]:
     """Forks of a stream of so many tokens."""
     spec = StreamSpec.uniform(
-        layers=1, query_heads=QUERY_HEADS, kv_heads=1, head_dim=HEAD_DIM, max_length=1 << 18
+        layers=1, query_heads=QUERY_HEADS, kv_heads=1, head_dim=HEAD_DIM, max_length=1 << 21
     )
     rng = np.random.default_rng(1)
     prompt = await client.open(spec)
@@ -138,7 +138,7 @@ async def measure(address: str, least_ms: float, rounds: int, seconds: float) ->
 
 async def calibrated(client: AsyncAttentionClient, least_ms: float) -> tuple[list[AsyncStream], float]:
     """Streams that are long enough for such kernels, and how long a step takes at its fastest."""
-    tokens = 16384
+    tokens = 65536
     while True:
         streams = await opened(client, tokens)
         await load(streams[:1], Closed(concurrency=1), 0.5)
@@ -179,10 +179,12 @@ def main() -> int:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         if server.stdout is None:
             raise SystemExit("the server has no output")
-        address = json.loads(server.stdout.readline())["address"]
-        os.sched_setaffinity(0, {cores[1]})
-        result = asyncio.run(measure(address, arguments.least_ms, arguments.rounds, arguments.seconds))
-        server.send_signal(signal.SIGTERM)
+        try:
+            address = json.loads(server.stdout.readline())["address"]
+            os.sched_setaffinity(0, {cores[1]})
+            result = asyncio.run(measure(address, arguments.least_ms, arguments.rounds, arguments.seconds))
+        finally:
+            server.send_signal(signal.SIGTERM)
         counts = json.loads(server.stdout.readlines()[-1])
     print(counts)
     result["late_starts"] = counts["late_starts"] + counts["late_kernels"]

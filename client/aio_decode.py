@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 import grpc.aio
 
@@ -23,6 +23,9 @@ from rondel.client.running import AsyncRunner
 from rondel.client.values import Array, Options, StepOutcome
 from rondel.decoder.errors import DeadlineExpired, Draining, RondelError, ServerUnavailable
 from rondel.decoder.spec import StreamSpec
+
+_NO_STATUS: Final = "Internal error from Core"
+"""What grpc.aio says of a call that ended while a message was on its way: why is lost (grpc issue 36066)."""
 
 
 class AsyncDecodeCall:
@@ -93,11 +96,14 @@ class Lanes(AsyncRunner):
         return self._channel
 
     async def send(self, call: Call) -> Any:
-        attempts = self.channel.attempts(call, lasting=self._was_there)
+        attempts = self.channel.attempts(call)
+        attempts.lasting = self._was_there
         while not self._closed and self._takes(call):
             left = attempts.begin()
             try:
-                return await (await self._connected(left)).ask(call, left)
+                lane = await self._connected(left)
+                attempts.lasting = True
+                return await lane.ask(call, left)
             except Detached:
                 if call.method is not calls.CLOSE:
                     raise
@@ -188,6 +194,8 @@ class Lane:
             error = ServerUnavailable(f"the server at {target} has ended the call", target=target)
         except grpc.aio.AioRpcError as failure:
             error = self._channel.error(failure)
+            if failure.details() == _NO_STATUS:
+                error = ServerUnavailable(f"the call to {target} broke off", target=target)
         finally:
             self.conversation.end(error)
             self._call.cancel()

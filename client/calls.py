@@ -140,14 +140,15 @@ class Attempts:
 
     Only an unreachable server is tried again. That is safe for every request that we send: those that
     change a stream say where they belong or carry a request id, so the server knows one it has seen.
-    ``lasting``: until the deadline, and also a server that is about to stop, for it may be started anew.
     """
 
-    def __init__(self, timeout: float, deadline: float | None = None, *, lasting: bool = False) -> None:
+    lasting = False
+    """Try until the deadline, and also a server that is about to stop, for it may be started anew."""
+
+    def __init__(self, timeout: float, deadline: float | None = None) -> None:
         self.deadline = time.monotonic() + timeout if deadline is None else deadline
         """When there is no time left, on ``time.monotonic``."""
         self._timeout = timeout
-        self._lasting = lasting
         self._made = 0
 
     def begin(self) -> float:
@@ -160,7 +161,7 @@ class Attempts:
 
     def pause(self, error: RondelError) -> float:
         """Seconds to wait before the next try; raises ``error`` when there is to be none."""
-        if self._lasting:
+        if self.lasting:
             again = isinstance(error, ServerUnavailable | Draining)
         else:
             again = isinstance(error, ServerUnavailable) and self._made < ATTEMPTS

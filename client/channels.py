@@ -62,9 +62,9 @@ class _Connection:
             made = self._methods[method.path] = self._access.bound(getattr(stub, begin))
         return made
 
-    def attempts(self, call: Call, *, lasting: bool = False) -> Attempts:
+    def attempts(self, call: Call) -> Attempts:
         """The tries of a call, which gets its deadline by it."""
-        attempts = Attempts(self._timeout, call.deadline, lasting=lasting)
+        attempts = Attempts(self._timeout, call.deadline)
         call.deadline = attempts.deadline
         return attempts
 

@@ -18,13 +18,18 @@ from rondel.client.journal import Journal, Piece
 from rondel.client.lasting import LastingStream, check_items, request_id
 from rondel.client.limits import append_shape
 from rondel.client.values import Array, StepOutcome, StreamStats, stats_of
-from rondel.decoder.errors import ChunkTooLong, ServerInternal, StreamClosed, StreamNotFound
+from rondel.decoder.errors import (
+    ChunkTooLong,
+    ServerInternal,
+    StaleGeneration,
+    StreamClosed,
+    StreamNotFound,
+)
 from rondel.decoder.explanation import Explanation
 from rondel.decoder.options import AttendOptions, checked_options
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import explanation_from_message, options_to_message
 from rondel.v1.options_pb2 import AttendOptions as AttendOptionsMessage
-from rondel.v1.tensor_pb2 import Tensor
 from rondel.v1.wire import from_tensor, to_tensor
 
 
@@ -204,12 +209,15 @@ class StreamCore(LastingStream):
         # Not `alone`: closing twice is fine, and closing must work while another call hangs.
         if self._closed:
             return
-        request = self._closing
-        if request is None:
-            request = self._closing = pb.CloseStreamRequest(stream=self._ref, request_id=request_id())
-        # A lease may have been faster, or the server is another one by now.
-        with suppress(StreamNotFound, StreamClosed):
-            yield from ask(calls.CLOSE, request)
+        if self._closing is None:  # one that failed may have been carried out: it keeps its name
+            self._closing = pb.CloseStreamRequest(stream=self._ref, request_id=request_id())
+        if self._truncating or self._attaching:  # so may these, and then the generation is another one
+            self._closing.ClearField("generation")
+        else:
+            self._closing.generation = self._generation
+        # A lease may have been faster, the server another one by now, or the stream somebody else's.
+        with suppress(StreamNotFound, StreamClosed, StaleGeneration):
+            yield from ask(calls.CLOSE, self._closing)
         self._closed = True
         self._opened.pop(self.handle, None)
 
@@ -271,7 +279,7 @@ class StreamCore(LastingStream):
         self._lengths[layer] = result.layer_length
         self._length = result.committed_length
         if result.layer_length > self._length:
-            self._journal.note(_piece(layer, item), self._length)
+            self._journal.note(Piece.of_step(layer, item), self._length)
         else:
             self._journal.settle(self._length)
         lse = from_tensor(result.lse, name="lse") if item.return_lse else None
@@ -286,15 +294,3 @@ def _message(options: AttendOptions | None) -> AttendOptionsMessage | None:
 def _even_pieces(tokens: int, most: int) -> Iterator[slice]:
     for start in range(0, tokens, most):
         yield slice(start, min(tokens, start + most))
-
-
-def _piece(layer: int, item: pb.StepItem) -> Piece:
-    """What a step has stored."""
-    if item.HasField("embeddings"):
-        return Piece(layer, 1, item.position, item.embeddings.shape[0], x=_apart(item.embeddings, ()))
-    return Piece(layer, 1, item.position, item.k.shape[0], _apart(item.k, (1,)), _apart(item.v, (1,)))
-
-
-def _apart(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """A tensor with more axes in front, which does not keep the message that it was in."""
-    return Tensor(dtype=tensor.dtype, shape=(*axes, *tensor.shape), data=tensor.data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from rondel.v1 import attention_pb2 as pb
 from rondel.v1.tensor_pb2 import Tensor
 from rondel.v1.wire import from_tensor, to_tensor
 
@@ -29,6 +30,14 @@ class Piece:
     """[layers, tokens, Hkv, Dv]."""
     x: Tensor | None = None
     """[tokens, d_model], where keys and values are made of embeddings; one layer then."""
+
+    @classmethod
+    def of_step(cls, layer: int, item: pb.StepItem) -> Piece:
+        """What a step has stored. The item itself is not kept."""
+        if item.HasField("embeddings"):
+            x = item.embeddings
+            return cls(layer, 1, item.position, x.shape[0], x=_apart(x, ()))
+        return cls(layer, 1, item.position, item.k.shape[0], _apart(item.k, (1,)), _apart(item.v, (1,)))
 
     @property
     def end(self) -> int:
@@ -85,6 +94,11 @@ class Journal:
                 found.append(piece.behind(start))
                 reached.update(dict.fromkeys(layers, piece.end))
         return found
+
+
+def _apart(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """A tensor with more axes in front, which does not keep the message that it was in."""
+    return Tensor(dtype=tensor.dtype, shape=(*axes, *tensor.shape), data=tensor.data)
 
 
 def _cut(tensor: Tensor, axis: int, first: int) -> Tensor:

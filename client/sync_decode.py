@@ -92,11 +92,14 @@ class Lanes(Runner):
         return self._channel
 
     def send(self, call: Call) -> Any:
-        attempts = self.channel.attempts(call, lasting=self._was_there)
+        attempts = self.channel.attempts(call)
+        attempts.lasting = self._was_there
         while not self._closed and self._takes(call):
             left = attempts.begin()
             try:
-                return self._connected(left).ask(call, left)
+                lane = self._connected(left)
+                attempts.lasting = True
+                return lane.ask(call, left)
             except Detached:
                 if call.method is not calls.CLOSE:
                     raise

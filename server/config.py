@@ -145,6 +145,8 @@ class ServerConfig:
             raise InvalidSpec("tls_cert and tls_key need each other, got one of them", field=field)
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidSpec("tls_client_ca needs tls_cert and tls_key, got neither", field="tls_client_ca")
+        if self.tls_cert is not None and self.port is None:
+            raise InvalidSpec("tls_cert is for the TCP port, and there is none", field="tls_cert")
         if self.unix_path is not None and (not self.unix_path or len(self.unix_path.encode()) > 100):
             raise InvalidSpec(
                 f"unix_path must have 1 to 100 bytes, got {len(self.unix_path.encode())}", field="unix_path"

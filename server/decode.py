@@ -218,6 +218,8 @@ class Conversation:
 
     def _admit(self) -> None:
         """Begins what there is room for. Only in the call's own tasks, by which its work is known."""
+        if not self._held:
+            return
         while self._held:
             request, size, arrived = self._held[0]
             pending = self._next

@@ -52,6 +52,14 @@ def check_generation(session: DecoderSession, generation: int) -> None:
         )
 
 
+def check_owner(entry: Entry, generation: int) -> None:
+    """Raises StaleGeneration if somebody else has the stream by now: it is in another generation, and not
+    because the server was started on its file."""
+    found = entry.found == entry.session.generation
+    if not (found and generation < entry.session.generation):
+        check_generation(entry.session, generation)
+
+
 def check_position(name: str, position: int) -> None:
     """Raises InvalidRequest for a number that no stream can have as a position or length."""
     if not 0 <= position <= MAX_LENGTH:
@@ -225,9 +233,8 @@ def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
             )
         check_generation(session, earlier.new_generation)
         return
-    untouched = entry.found == session.generation
-    if generation is not None and not (untouched and generation < session.generation):
-        check_generation(session, generation)
+    if generation is not None:
+        check_owner(entry, generation)
     if not session.sealed:  # its layers are level, and nobody can have left anything half done
         session.truncate(session.length)
     if request_id:

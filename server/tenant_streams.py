@@ -26,6 +26,7 @@ from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import LayerGroup, StreamSpec
 from rondel.server.bounds import check_id
 from rondel.server.entries import Closed, Entry, Imported, Origin
+from rondel.server.exactly_once import check_owner
 from rondel.server.tags import Tag
 
 if TYPE_CHECKING:
@@ -212,16 +213,20 @@ class TenantStreams:
             )
         return entry
 
-    def close(self, handle: str, epoch: int, request_id: str) -> Closed:
+    def close(self, handle: str, epoch: int, request_id: str, generation: int | None = None) -> Closed:
         """Ends a stream and frees its memory; repeated with the same id it gives the first answer.
 
         Raises:
             InvalidRequest, StreamClosed, StreamNotFound: as :meth:`get`.
+            StaleGeneration: it is not that of whoever had it in this generation any more.
         """
         earlier = self._closed.get(self._checked(handle, epoch))
         if earlier is not None and request_id and earlier.close_id == request_id:
             return earlier
-        return self._end(self.get(handle, epoch), request_id)
+        entry = self.get(handle, epoch)
+        if generation is not None:
+            check_owner(entry, generation)
+        return self._end(entry, request_id)
 
     def expire(self, oldest: float) -> int:
         """Closes the streams that were last used then, or before; how many there were."""

@@ -166,7 +166,8 @@ class Work:
         )
 
     def close(self, request: pb.CloseStreamRequest, streams: TenantStreams) -> pb.CloseStreamResponse:
-        closed = streams.close(request.stream.handle, request.stream.epoch, request.request_id)
+        stream, generation = request.stream, request.generation if request.HasField("generation") else None
+        closed = streams.close(stream.handle, stream.epoch, request.request_id, generation)
         return pb.CloseStreamResponse(
             committed_length=closed.committed_length, bytes_released=closed.bytes_released
         )

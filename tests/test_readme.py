@@ -16,9 +16,11 @@ PAGES = [
     "src/README.md",
     "docs/LOG.md",
     "docs/attention.md",
+    "docs/decode.md",
     "docs/interoperability.md",
     "deploy/README.md",
     "docs/operations.md",
+    "docs/security.md",
     "docs/streams.md",
 ]
 
@@ -61,13 +63,19 @@ def test_the_example_of_a_file_runs(
     assert capsys.readouterr().out == "b'mine' 1000\n"
 
 
-async def test_the_example_over_the_wire_runs(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("heading", "printed"),
+    [("Over the wire", "(1, 9, 64) 1\n"), ("Many streams, one call", "32 (1, 9, 64) {1}\n")],
+)
+async def test_the_examples_over_the_wire_run(
+    capsys: pytest.CaptureFixture[str], heading: str, printed: str
+) -> None:
     from rondel.server.app import Server
     from rondel.server.config import ServerConfig
 
     default = ServerConfig().tcp_address
     assert default is not None
-    example = _example("Over the wire")
+    example = _example(heading)
     assert default in example
     server = await Server.start(ServerConfig(port=0))
     try:
@@ -75,7 +83,7 @@ async def test_the_example_over_the_wire_runs(capsys: pytest.CaptureFixture[str]
         await asyncio.to_thread(exec, code, {})
     finally:
         await server.stop()
-    assert capsys.readouterr().out == "(1, 9, 64) 1\n"
+    assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -55,7 +55,7 @@ class Voice:
             case Act.ATTEND_FORK if fork is not None and q is not None:
                 return await fork.attend(move.layer, q)
             case Act.CLOSE_FORK if fork is not None:
-                await self._close(fork)
+                await fork.close()
                 self._fork = None
             case Act.EXPORT:
                 self._snapshot = io.BytesIO()
@@ -66,10 +66,10 @@ class Voice:
                 self._opened(self._stream.handle)
                 self._snapshot = io.BytesIO()
             case Act.CLOSE_MOVED if moved is not None:
-                await self._close(moved)
+                await moved.close()
                 self._moved = None
             case Act.CLOSE:
-                await self._close(stream)
+                await stream.close()
                 self._stream = None
         return None
 
@@ -89,7 +89,7 @@ class Voice:
         """Close what is open."""
         for stream in self._open():
             with suppress(RondelError):  # an unreachable server frees it when its lease ends
-                await self._close(stream)
+                await stream.close()
         self._fork = self._moved = self._stream = None
 
     def abandon(self) -> None:
@@ -105,10 +105,3 @@ class Voice:
 
     def _open(self) -> list[AsyncStream]:
         return [stream for stream in (self._fork, self._moved, self._stream) if stream is not None]
-
-    async def _close(self, stream: AsyncStream) -> None:
-        if stream.closed:
-            # It says so as soon as it was asked to. Whether the server has heard it is another matter.
-            await self._connection.close_handle(stream.handle)
-        else:
-            await stream.close()

@@ -43,7 +43,7 @@ COMMANDS = [
     "model pull",
     "model list",
 ]
-COMMANDS += ["streams", "streams export", "streams import"]
+COMMANDS += ["streams", "streams list", "streams export", "streams import"]
 
 
 def run(*args: str) -> Result:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 RONDEL = [sys.executable, "-m", "rondel.client.cli"]
 ENDLESS = "--max-tokens=90000"
 PROMPT_SECONDS = 1.5

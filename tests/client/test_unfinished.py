@@ -165,13 +165,13 @@ async def test_cancelled_opens_leave_no_stream(address: str) -> None:
 def test_an_open_that_nobody_heard_of_is_undone_by_one_at_a_time() -> None:
     """Closed by one task, it would be opened anew by another, and stay if that one was cancelled then."""
     opened, limits = Opened(), Limits(1 << 20)
-    limits.epoch = 7
+    limits.start = 7
     lost = pb.OpenStreamRequest(request_id="lost")
     opened.unanswered.append(lost)
     one, other = (operations.open_stream(SPEC, limits, opened) for _ in range(2))
     assert next(one).request == lost
     assert next(other).request != lost
-    assert one.send(pb.OpenStreamResponse(handle="found", epoch=7)).method is calls.CLOSE
+    assert one.send(pb.OpenStreamResponse(handle="found", start_id=7)).method is calls.CLOSE
     one.close()  # before that was answered
     assert opened.unanswered == [lost]
     other.close()
@@ -180,9 +180,9 @@ def test_an_open_that_nobody_heard_of_is_undone_by_one_at_a_time() -> None:
 
 def test_an_opened_stream_that_the_client_cannot_learn_the_limits_of_is_undone() -> None:
     opened, limits = Opened(), Limits(1 << 20)
-    limits.epoch = 7
+    limits.start = 7
     steps = operations.open_stream(SPEC, limits, opened)
     request = next(steps).request
-    assert steps.send(pb.OpenStreamResponse(handle="new", epoch=8)).method is calls.INFO
+    assert steps.send(pb.OpenStreamResponse(handle="new", start_id=8)).method is calls.INFO
     steps.close()
     assert opened.unanswered == [request]

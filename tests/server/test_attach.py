@@ -166,3 +166,14 @@ async def test_every_start_has_a_number_where_the_file_s_epoch_stays(
     assert (await attach(client, stream, "a", generation=2)).generation == 5
     assert (await failure(attach(client, stream, "b", generation=3))).reason == "STALE_GENERATION"
     assert (await attach(client, stream, "b")).generation == 6
+
+
+async def test_who_has_lost_a_stream_does_not_close_it(client: Client) -> None:
+    stream = await client.open()
+    await attach(client, stream)
+    request = pb.CloseStreamRequest(stream=stream, generation=0, request_id="mine")
+    assert (await failure(client.attention.CloseStream(request))).reason == "STALE_GENERATION"
+    request.generation = 1
+    first = await client.attention.CloseStream(request)
+    request.generation = 0
+    assert await client.attention.CloseStream(request) == first

@@ -8,6 +8,7 @@ import grpc
 import numpy as np
 import pytest
 from rawclient import Client, Failure, Tokens, item
+from transports import tenant
 
 from rondel.decoder.errors import DeadlineExpired
 from rondel.decoder.options import AttendOptions
@@ -162,7 +163,7 @@ class Late:
 
 
 def asked(requests: list[pb.StepRequest]) -> list[Asked]:
-    return [Asked("", request, pb.StepResponse()) for request in requests]
+    return [Asked(tenant(), request, pb.StepResponse()) for request in requests]
 
 
 async def test_a_step_is_looked_at_once_more_before_its_kernel(

@@ -38,6 +38,7 @@ async def test_a_stream_that_never_wraps_has_no_max_chunk(client: Client) -> Non
     assert not reply.HasField("max_chunk")
 
 
+@pytest.mark.every_transport
 async def test_steps_equal_those_of_a_session(client: Client, tokens: Tokens, local: DecoderSession) -> None:
     stream = await client.open()
     for position in range(300):  # wraps

@@ -1,5 +1,7 @@
 """Settings."""
 
+from typing import Any
+
 import pytest
 
 from rondel.decoder.errors import InvalidSpec
@@ -23,6 +25,39 @@ def test_other_addresses_need_the_flag(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_addresses_do_not(host: str) -> None:
     assert ServerConfig(host=host).host == host
+
+
+TLS = {"tls_cert": "c", "tls_key": "k"}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
+def test_other_addresses_need_tls_and_to_know_who_calls(host: str) -> None:
+    tenants, clients = {"tenants_file": "t"}, {"tls_client_ca": "ca"}
+    for known in (tenants, clients, {**tenants, **clients}):
+        assert ServerConfig(host=host, **TLS, **known).host == host
+    for lacking in (TLS, tenants):
+        with pytest.raises(InvalidSpec, match="there is TLS, and tenants_file or tls_client_ca") as caught:
+            ServerConfig(host=host, **lacking)
+        assert caught.value.field == "host"
+        assert ServerConfig(host=host, allow_insecure_bind=True, **lacking).host == host
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"tls_cert": "c"}, "tls_key"),
+        ({"tls_key": "k"}, "tls_cert"),
+        ({"tls_client_ca": "ca"}, "tls_client_ca"),
+        ({**TLS, "port": None, "unix_path": "s"}, "tls_cert"),
+        ({**TLS, "tls_client_ca": ""}, "tls_client_ca"),
+        ({"tls_cert": "", "tls_key": "k"}, "tls_cert"),
+        ({"tenants_file": ""}, "tenants_file"),
+    ],
+)
+def test_settings_that_need_one_another(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        ServerConfig(**options)
+    assert caught.value.field == field
 
 
 def test_ipv6_is_written_in_brackets() -> None:
@@ -50,6 +85,7 @@ def test_a_server_listens_somewhere() -> None:
         ("max_message_bytes", 1 << 31),
         ("max_streams", 0),
         ("max_step_items", 0),
+        ("max_connections", 0),
         ("max_calls_per_connection", 0),
         ("queue_bytes", 0),
         ("max_generations", 0),

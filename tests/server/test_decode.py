@@ -40,6 +40,7 @@ async def test_the_server_says_what_it_is_first(client: Client) -> None:
         assert info.limits.decode_window_bytes == 4 << 20
 
 
+@pytest.mark.every_transport
 async def test_every_kind_of_operation(client: Client, tokens: Tokens, arena: Arena) -> None:
     session = DecoderSession(SPEC, arena)
     k, v = tokens.kv(20)

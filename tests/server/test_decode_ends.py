@@ -17,6 +17,7 @@ from held import Held
 from processes import Start
 from rawclient import SPEC, Client, Tokens
 from rawdecode import Decode, out, part, tokens_of
+from transports import environment
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
@@ -24,6 +25,7 @@ from rondel.server.app import Server
 from rondel.v1 import attention_pb2 as pb
 
 Connect = Callable[[str], Client]
+TESTS = Path(__file__).parent.parent
 
 
 async def nobody_inside(server: Server) -> None:
@@ -160,13 +162,14 @@ async def test_sigterm_with_two_hundred_calls_and_a_watch(
 KILLED = textwrap.dedent(
     """
     import asyncio, sys
-    import grpc, numpy as np
-    sys.path.insert(0, sys.argv[2])
+    import numpy as np
+    sys.path[:0] = sys.argv[2:]
     from rawclient import Client, Tokens
-    from rawdecode import Decode, part, tokens_of
+    from rawdecode import Decode, part
+    from transports import channel_by_environment
 
     async def main():
-        async with grpc.aio.insecure_channel(sys.argv[1]) as channel:
+        async with channel_by_environment(sys.argv[1]) as channel:
             tokens = Tokens(np.random.default_rng(7))
             async with Decode(Client(channel)) as decode:
                 streams = [await decode.open(ref) for ref in range(1, 9)]
@@ -191,7 +194,8 @@ async def test_clients_killed_in_the_middle_of_operations_harm_nobody(
     """Another one attaches, and goes on as if a stream had never been anybody else's."""
     for round_ in range(2):
         child = subprocess.Popen(
-            [sys.executable, "-c", KILLED, server.address, str(Path(__file__).parent)],
+            [sys.executable, "-c", KILLED, server.address, str(TESTS / "server"), str(TESTS / "support")],
+            env={**os.environ, **environment()},
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -53,6 +53,7 @@ async def test_a_repeated_step_gives_the_same_answer(client: Client, tokens: Tok
     assert await snapshot(client, stream) == before
 
 
+@pytest.mark.every_transport
 async def test_other_bytes_are_a_conflict(client: Client, tokens: Tokens) -> None:
     stream = await client.open()
     k, v = tokens.kv(4)

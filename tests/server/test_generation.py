@@ -65,6 +65,7 @@ async def test_tokens_are_those_of_the_model_in_process(
     assert [token.committed_length - prompt_tokens for token in answer.tokens] == list(range(len(expected)))
 
 
+@pytest.mark.every_transport
 async def test_a_conversation_uses_the_models_template(client: Client, model: LanguageModel) -> None:
     messages = [
         pb.ChatMessage(role=pb.ROLE_SYSTEM, content="Be brief."),

@@ -1,20 +1,23 @@
 """The port for probes: what it answers before, while and after the server serves, and nothing more."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 
 import grpc
 import pytest
+import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from held import Held
 from rawclient import Client, Tokens
+from transports import listening
 
 from rondel.decoder.errors import InvalidSpec
 from rondel.server.app import SERVICES, Server
 from rondel.server.config import ServerConfig
 from rondel.server.health import LIVENESS
 
-Connect = Callable[[str], Client]
+Probe = Callable[[Server], Client]
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -29,13 +32,22 @@ async def check(client: Client, service: str = "") -> int:
     return (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status
 
 
-def probe(server: Server, connect: Connect) -> Client:
-    assert server.observatory.health_address is not None
-    return connect(server.observatory.health_address)
+@pytest_asyncio.fixture
+async def probe() -> AsyncIterator[Callable[[Server], Client]]:
+    """Makes clients of the port, which has no TLS however the server is reached."""
+    async with AsyncExitStack() as stack:
+
+        def make(server: Server) -> Client:
+            assert server.observatory.health_address is not None
+            channel = grpc.aio.insecure_channel(server.observatory.health_address)
+            stack.push_async_callback(channel.close)
+            return Client(channel)
+
+        yield make
 
 
-async def test_it_answers_checks_and_nothing_else(server: Server, connect: Connect) -> None:
-    client = probe(server, connect)
+async def test_it_answers_checks_and_nothing_else(server: Server, probe: Probe) -> None:
+    client = probe(server)
     assert await check(client) == await check(client, LIVENESS) == await check(client, SERVICES[0]) == SERVING
     assert await check(client, SERVICES[1]) == NOT_SERVING  # there is no model
     watch = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest())
@@ -45,13 +57,13 @@ async def test_it_answers_checks_and_nothing_else(server: Server, connect: Conne
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_it_is_there_while_the_server_starts(config: ServerConfig, connect: Connect) -> None:
-    server = Server(config)
+async def test_it_is_there_while_the_server_starts(config: ServerConfig, probe: Probe) -> None:
+    server = Server(listening(config))
     async with Held(server):  # so that it cannot look into its arena
         beginning = asyncio.create_task(server.begin())
         while server.observatory.health_address is None:
             await asyncio.sleep(0)
-        client = probe(server, connect)
+        client = probe(server)
         assert (await check(client), await check(client, LIVENESS)) == (NOT_SERVING, SERVING)
     await beginning
     assert await check(client) == SERVING
@@ -59,9 +71,9 @@ async def test_it_is_there_while_the_server_starts(config: ServerConfig, connect
 
 
 async def test_it_is_there_while_the_server_drains(
-    server: Server, client: Client, connect: Connect, tokens: Tokens
+    server: Server, client: Client, probe: Probe, tokens: Tokens
 ) -> None:
-    other = probe(server, connect)
+    other = probe(server)
     stream = await client.open()
     async with Held(server):
         waiting = asyncio.create_task(client.append(stream, 0, *tokens.kv(3)))

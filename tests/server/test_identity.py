@@ -83,6 +83,8 @@ async def test_health_is_for_everybody(client: Client, server: Server) -> None:
     assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
+# A certificate may still say who it is, and is looked at later.
+@pytest.mark.only_transport("tcp", "tls", "unix")
 async def test_nothing_is_read_of_a_call_that_is_turned_away(client: Client) -> None:
     """A caller that sends no message learns at once that it may not, and one that may is waited for."""
     path = "/rondel.v1.AttentionService/OpenStream"

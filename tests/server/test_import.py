@@ -69,6 +69,7 @@ async def test_a_byte_at_a_time(client: Client, server: Server) -> None:
     assert snapshot_of(server, stream) == raw
 
 
+@pytest.mark.every_transport
 async def test_another_server_goes_on(client: Client, server: Server, tokens: Tokens, connect: Any) -> None:
     here = await client.open()
     await client.append(here, 0, *tokens.kv(500))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from rawclient import SPEC, Client, Failure, Tokens, item
+from transports import listening, tenant
 
 from rondel.decoder import attach as attaching
 from rondel.decoder.cache.arena import Arena
@@ -37,7 +38,7 @@ def config(tmp_path: Path) -> ServerConfig:
     path = tmp_path / "arena"
     arena = Arena(BUDGET, path=path)
     for number, handle in enumerate(HANDLES):
-        tag = Tag(handle, f"request {number}").encode()
+        tag = Tag(handle, f"request {number}", tenant=tenant()).encode()
         session = DecoderSession(SPEC, arena, tag=tag)
         session.append_all(*Tokens(np.random.default_rng(number)).kv(100))
         if number == DAMAGED:
@@ -112,7 +113,7 @@ class TestSlow:
             return real(*given, **more)
 
         monkeypatch.setattr(attaching, "damage", slow)
-        running = await Server.start(config)
+        running = await Server.start(listening(config))
         assert await asyncio.to_thread(first.wait, 20)
         yield running, leave
         leave.set()

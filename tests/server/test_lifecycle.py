@@ -31,6 +31,7 @@ async def status_of(client: Client, service: str = "") -> int:
     return (await health(client).Check(health_pb2.HealthCheckRequest(service=service))).status
 
 
+@pytest.mark.every_transport
 async def test_health_without_a_model(client: Client) -> None:
     attention, generation = SERVICES
     assert await status_of(client) == await status_of(client, attention) == SERVING
@@ -67,6 +68,7 @@ async def test_health_fails_when_the_worker_is_gone(client: Client, server: Serv
     watch.cancel()
 
 
+@pytest.mark.every_transport
 async def test_reflection_lists_the_services(client: Client) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
     requests = [

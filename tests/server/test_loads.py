@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from rawclient import SPEC, Client, Tokens, item
+from transports import tenant
 
 from rondel.decoder.session import DecoderSession
 from rondel.server import loads
@@ -23,13 +24,13 @@ def through(keys: int, rows: int) -> tuple[int, int]:
 
 def of_step(server: Server, request: pb.StepRequest) -> Load:
     def look_up(number: int) -> DecoderSession | None:
-        return server.streams.look_up("", request.items[number].stream.handle)
+        return server.streams.look_up(tenant(), request.items[number].stream.handle)
 
     return loads.of_step(request, look_up)
 
 
 def of_attend(server: Server, request: pb.AttendRequest) -> Load:
-    return loads.of_attend(request, server.streams.look_up("", request.stream.handle))
+    return loads.of_attend(request, server.streams.look_up(tenant(), request.stream.handle))
 
 
 async def test_a_step_costs_what_its_stream_holds(client: Client, server: Server, tokens: Tokens) -> None:
@@ -87,7 +88,7 @@ async def test_nonsense_costs_nothing_to_speak_of(
 
 async def test_an_estimate_is_no_use_of_the_stream(client: Client, server: Server, tokens: Tokens) -> None:
     stream = await client.open()
-    entry = server.streams.of("").get(stream.handle, 0)
+    entry = server.streams.of(tenant()).get(stream.handle, 0)
     used = entry.last_used
     request = pb.StepRequest(items=[item(stream, 0, *tokens.qkv(1))])
     of_step(server, request)

@@ -6,6 +6,7 @@ import grpc
 import numpy as np
 import pytest
 from rawclient import Client, Failure, Tokens, item
+from transports import to
 
 from rondel.client import AsyncAttentionClient
 from rondel.decoder.spec import StreamSpec
@@ -46,5 +47,5 @@ async def test_growth_without_room_is_refused_and_others_go_on(client: Client, s
         await client.open(LARGE)
     memory = (await client.info()).memory
     assert memory.resident <= memory.budget < memory.reserved <= 3 * memory.budget
-    async with AsyncAttentionClient(server.address) as hand:
+    async with AsyncAttentionClient(server.address, **to(server.address)) as hand:
         assert (await hand.info()).overcommit == memory.overcommit == 3.0

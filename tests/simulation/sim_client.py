@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
+from sim_decoder import Conversation
 from sim_properties import hold
 from sim_stream import SPECS, Known
 
@@ -142,6 +143,9 @@ class Client:
             for stream in streams
             if len(stream.tokens) < MOST
         ]
+        if self._rng.random() < 0.4:
+            await self._converse([(each.stream, each.tokens) for each in under_way])
+            return
         while under_way:
             layer = min(each.layer for each in under_way)
             some = [each for each in under_way if each.layer == layer]
@@ -150,6 +154,24 @@ class Client:
             for each, result in zip(some, reply.results, strict=True):
                 if await self._stepped(each, result):
                     under_way.remove(each)
+
+    async def _converse(self, pending: list[tuple[Known, list[int]]]) -> None:
+        """The same in Decode calls, one after the other until all tokens are stored."""
+        while pending := [each for each in pending if each[1]]:
+            wire = self._simulation.converse(self._tenant)
+            if wire is not None:
+                conversation = Conversation(wire, self._rng, self._name())
+                for handle, result in (await conversation.run(pending)).items():
+                    error = self._simulation.error_of(result.status)
+                    if isinstance(error, _GONE):
+                        stream = next(stream for stream, _ in pending if stream.ref.handle == handle)
+                        self._gone(stream)
+                        self._streams.remove(stream)
+                        pending = [each for each in pending if each[0] is not stream]
+                    elif not isinstance(error, _AGAIN):
+                        raise error
+                self._simulation.tally.note("conversations")
+            await asyncio.sleep(self._rng.expovariate(1 / (self._plan.delay + self._plan.work)))
 
     async def _stepped(self, passage: Passage, result: pb.StepResult) -> bool:
         """Whether there is nothing left to do for the stream: it has all the tokens, or was ended."""

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from sim_monitor import Monitor
 from sim_plan import Plan
 from sim_properties import COURT, hold
+from sim_wire import Wire
 from sim_worker import SimulatedWorker, simulated
 
 from rondel.decoder.cache.arena import Arena
@@ -18,6 +19,7 @@ from rondel.server import warm
 from rondel.server.attention import AttentionService
 from rondel.server.config import ServerConfig
 from rondel.server.door import Call
+from rondel.server.duplex import Duplex
 from rondel.server.projections import ProjectionSets
 from rondel.server.scheduler import Scheduler
 from rondel.server.streams import StreamRegistry
@@ -47,9 +49,12 @@ class Machine:
             observer=monitor.tally,
             worker=simulated(plan, monitor, number),
         )
-        self.service = AttentionService(ServerConfig(), self.streams, self.scheduler, ProjectionSets(()))
+        config = ServerConfig(decode_window_bytes=plan.window)
+        self.service = AttentionService(config, self.streams, self.scheduler, ProjectionSets(()))
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._calls = 0
+        self._wires: list[Wire] = []
+        self._duplexes: list[Duplex] = []
         self._answered = 0
         self._left = 0
         self.up = True
@@ -73,14 +78,35 @@ class Machine:
     ) -> Callable[[], None]:
         """A request is here. What is returned is to be called when its caller leaves."""
         self._calls += 1
-        number = self._calls
         now = self._loop.time()
         who = self.streams.tenants.get(tenant)
         call = Call(request.ByteSize(), deadline, now, tenant, who, None)  # type: ignore[arg-type]
         task = self._loop.create_task(self._handle(method, request, call, answer))
+        self._follow(task)
+        return task.cancel
+
+    def _follow(self, task: asyncio.Task[None]) -> None:
+        number = self._calls
         self._tasks[number] = task
         task.add_done_callback(lambda task: self._done(number, task))
-        return task.cancel
+
+    def converse(self, wire: Wire, tenant: str) -> None:
+        """A Decode call has begun."""
+        self._calls += 1
+        self._wires.append(wire)
+        call = Call(0, None, self._loop.time(), tenant, self.streams.tenants.get(tenant), wire)
+        duplex = Duplex(wire)
+        self._duplexes.append(duplex)
+        task = self._loop.create_task(self._decode(duplex, wire, call))
+        self._follow(task)
+        wire.on_cut = task.cancel
+
+    async def _decode(self, duplex: Duplex, wire: Wire, call: Call) -> None:
+        try:
+            await self.service.decode(duplex, call)
+        finally:
+            wire.end()
+        self._answered += 1
 
     async def _handle(self, method: str, request: Message, call: Call, answer: Answer) -> None:
         result: Message | RondelError
@@ -112,6 +138,8 @@ class Machine:
         self.worker.kill()
         for task in self._tasks.values():
             task.cancel()
+        for wire in self._wires:
+            wire.cut()
         self._monitor.killed()
         if self.arena.file is not None:
             self.arena.file.close()
@@ -121,6 +149,8 @@ class Machine:
         self._monitor.tally.note("stopped")
         self.up = False
         self._expiry.cancel()
+        for duplex in self._duplexes:
+            duplex.drain()
         end = self._loop.time() + 1.0
         while self._tasks and self._loop.time() < end:
             await asyncio.sleep(0.01)

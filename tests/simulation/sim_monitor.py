@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import combinations
 
-from google.protobuf.message import Message
-from sim_changes import Change, changes, made, named, repeated
+from sim_changes import Change, Subject, changes, made, repeated
 from sim_plan import Plan
 from sim_properties import hold
 from sim_tally import Tally
@@ -16,7 +14,6 @@ from sim_tally import Tally
 from rondel.decoder.session import DecoderSession
 from rondel.server.dispatch import JOINT_SECONDS, Dispatch
 from rondel.server.operation import Batch, Operation
-from rondel.server.stepping import Asked
 from rondel.server.streams import StreamRegistry
 
 _EPSILON = 1e-9
@@ -116,7 +113,7 @@ class Monitor:
             late = operation.deadline is not None and now >= operation.deadline
             hold("deadline", not late, f"work began at {now}, its deadline was {operation.deadline}")
             arrival = self._waiting.get(operation, self._arrivals)
-            for handle in named(request_of(operation)):
+            for handle in Subject.of(operation).handles:
                 last = self._last.get(handle, 0)
                 hold("order", last <= arrival, f"{handle}: request {arrival} after {last}")
                 self._last[handle] = arrival
@@ -124,7 +121,7 @@ class Monitor:
             self._waiting.pop(operation, None)
         self._look_at_pairs(dispatch)
         self._before = self._states(
-            handle for operation in batch.operations for handle in named(request_of(operation))
+            handle for operation in batch.operations for handle in Subject.of(operation).handles
         )
         self._longest = max(self._longest, seconds, batch.estimate)
         expected = batch.estimate + 1e-6 * len(batch.operations)
@@ -138,10 +135,11 @@ class Monitor:
             raise RuntimeError("a server works that has not begun")
         expected = dict(self._before)
         for operation in batch.operations:
-            request = request_of(operation)
+            subject = Subject.of(operation)
+            request = subject.request
             if request is None:
                 continue
-            handles = list(named(request)) if not operation.spent else []
+            handles = list(subject.handles) if not operation.spent else []
             new = made(operation.result) if operation.settled else ""
             if new and new in self._used:
                 handles.clear()  # a repetition: it is answered without a look at what it is made from
@@ -152,7 +150,7 @@ class Monitor:
                 self._made[request.request_id] = new  # type: ignore[attr-defined]
             self._used.update((handle, self._clock()) for handle in (*handles, new) if handle)
             if operation.settled and operation.error is None:
-                changes(request, operation.result, expected, self._promised)
+                changes(subject, operation.result, expected, self._promised)
                 self.tally.note("repeated", repeated(operation.result))
         for handle, state in self._states(expected).items():
             wanted = expected[handle]
@@ -190,7 +188,8 @@ class Monitor:
     # --- inside ---------------------------------------------------------------------------------------
 
     def _last_arrival(self, operation: Operation) -> int:
-        return max((self._last[handle] for handle in named(request_of(operation))), default=self._arrivals)
+        handles = Subject.of(operation).handles
+        return max((self._last[handle] for handle in handles), default=self._arrivals)
 
     def _states(self, handles: Iterable[str]) -> dict[str, Change]:
         held = {} if self._streams is None else sessions(self._streams)
@@ -210,15 +209,6 @@ class Monitor:
         }
 
 
-def request_of(operation: Operation) -> Message | None:
-    """The message that an operation is about, if it is about one."""
-    argument = operation.argument
-    if isinstance(argument, Asked):
-        return argument.request
-    parts = argument.args if isinstance(argument, partial) else ()
-    return next((part for part in parts if isinstance(part, Message)), None)
-
-
 def sessions(streams: StreamRegistry) -> dict[str, DecoderSession]:
     """All sessions of a server, by handle."""
-    return {entry.handle: entry.session for entry in streams}
+    return {entry.handle: entry.session for each in streams._streams.values() for entry in each}

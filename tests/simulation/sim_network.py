@@ -19,6 +19,18 @@ class Network:
         self.healed = False
         """From now on everything arrives, once."""
 
+    def later(self, not_before: float, arrive: Callable[[], None]) -> float:
+        """Has ``arrive`` called once, and after a time; when."""
+        delay = self._rng.expovariate(1 / self._plan.delay)
+        # Not at the same time: timers that are due together have no order.
+        when = max(not_before + 1e-6, self._loop.time() + delay)
+        self._loop.call_at(when, arrive)
+        return when
+
+    def breaks(self) -> bool:
+        """Whether a connection breaks at this message."""
+        return not self.healed and self._rng.random() < self._plan.drops / 4
+
     def send(self, arrive: Callable[[], None]) -> None:
         """Has ``arrive`` called, when and as often as the network likes."""
         rng, plan = self._rng, self._plan

@@ -35,6 +35,8 @@ class Plan:
     noise: float
     queue_bytes: int
     queue_seconds: float
+    window: int
+    """Bytes of results that a Decode call's client may be behind."""
     lease: float
     idle: float
     """How long clients may do nothing, now and then."""
@@ -61,6 +63,7 @@ class Plan:
             noise=rng.choice([1.2, 3.0]),
             queue_bytes=rng.choice([1500, 6000, 1 << 20]),
             queue_seconds=rng.choice([8 * work, 0.2, 5.0]),
+            window=rng.choice([6000, 1 << 20]),
             lease=lease,
             idle=rng.choice([0.0, 0.0, 0.5 * lease, 1.6 * lease]),
         )

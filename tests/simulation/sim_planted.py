@@ -132,6 +132,11 @@ def _stale() -> Any:
     return patch.object(exactly_once, "check_generation", lambda session, generation: None)
 
 
+def _shared() -> Any:
+    """Whoever attaches to a stream shares it with those who were there before."""
+    return patch.object(exactly_once, "attach", lambda entry, generation, request_id: None)
+
+
 def _opened_again() -> Any:
     """A repeated request to open a stream opens another one."""
     return patch.object(TenantStreams, "repeated", lambda streams, request_id, origin: None)
@@ -159,6 +164,7 @@ PLANTED: Final[Mapping[str, Callable[[], Any]]] = {
     "no new generation after a restart": _same_generation,
     "stale requests taken": _stale,
     "opened again": _opened_again,
+    "attached beside others": _shared,
     "errors kept back": _silent,
 }
 

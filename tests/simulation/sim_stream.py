@@ -117,6 +117,22 @@ class Known:
         self.twin.truncate(length)
         self.committed = length
 
+    def resumed(self, reply: pb.OpenStreamResponse, pending: list[int]) -> int:
+        """The stream was taken over; how many of the pending tokens are stored."""
+        length, known = reply.committed_length, len(self.tokens)
+        least = max(self.committed, known)
+        hold("acknowledged", length >= least, f"{length} tokens when taken over, {least} were promised")
+        most = known + len(pending)
+        hold("exactly-once", length <= most, f"{length} tokens when taken over, {most} were sent")
+        hold("exactly-once", set(reply.layer_lengths) == {length}, f"{reply.layer_lengths} when taken over")
+        self.generation = reply.generation
+        self.told(length)
+        stored = pending[: length - known]
+        for token in stored:
+            self.appended([token])
+        self.twin.truncate(length)
+        return len(stored)
+
     def restarted(self, reply: pb.GetStreamResponse, pending: list[int]) -> bool:
         """The server has begun anew, and says what it has. Whether the pending tokens are all there."""
         length, known = reply.committed_length, len(self.tokens)

@@ -10,7 +10,7 @@ KINDS = (
     *("carried out", "in a batch with others", "in pieces"),
     *("expired", "cancelled", "refused: overloaded", "refused: deadline_expired"),
     *("made room for others", "repeated", "killed", "stopped", "ended by its lease"),
-    *("answered twice", "stale"),
+    *("answered twice", "stale", "conversations", "conversations cut"),
 )
 
 

@@ -21,6 +21,7 @@ from sim_network import Network
 from sim_plan import Plan
 from sim_properties import COURT, Violation, hold
 from sim_tally import Tally
+from sim_wire import Wire
 
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import RondelError, from_reason
@@ -123,6 +124,14 @@ class Simulation:
             for end in ends:
                 self.network.send(end)
         return None
+
+    def converse(self, tenant: str) -> Wire | None:
+        """A Decode call; None: nobody takes one."""
+        if self._machine is None or not self._machine.up:
+            return None
+        wire = Wire(self.network, self.tally)
+        self._machine.converse(wire, tenant)
+        return wire
 
     @staticmethod
     def error_of(status: status_pb2.Status) -> RondelError:

@@ -306,12 +306,14 @@ class StreamQuality(_message.Message):
     def __init__(self, score_error: _Optional[float] = ..., worst_layer: _Optional[int] = ..., outlier_ratio: _Optional[float] = ..., capped_channels: _Optional[int] = ...) -> None: ...
 
 class CloseStreamRequest(_message.Message):
-    __slots__ = ("stream", "request_id")
+    __slots__ = ("stream", "request_id", "generation")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     stream: StreamRef
     request_id: str
-    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    generation: int
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., request_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class CloseStreamResponse(_message.Message):
     __slots__ = ("committed_length", "bytes_released")

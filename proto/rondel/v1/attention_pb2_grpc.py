@@ -303,7 +303,7 @@ class AttentionServiceServicer:
 
     def CloseStream(self, request, context):
         """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
-        idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+        idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED; STALE_GENERATION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

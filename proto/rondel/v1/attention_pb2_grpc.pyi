@@ -140,7 +140,7 @@ class AttentionServiceStub:
     """Tells what a stream is and holds. Fails with STREAM_NOT_FOUND."""
     CloseStream: _grpc.UnaryUnaryMultiCallable[_attention_pb2.CloseStreamRequest, _attention_pb2.CloseStreamResponse]
     """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
-    idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+    idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED; STALE_GENERATION.
     """
     ExportStream: _grpc.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]
     """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
@@ -270,7 +270,7 @@ class AttentionServiceAsyncStub(AttentionServiceStub):
     """Tells what a stream is and holds. Fails with STREAM_NOT_FOUND."""
     CloseStream: _aio.UnaryUnaryMultiCallable[_attention_pb2.CloseStreamRequest, _attention_pb2.CloseStreamResponse]  # type: ignore[assignment]
     """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
-    idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+    idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED; STALE_GENERATION.
     """
     ExportStream: _aio.UnaryStreamMultiCallable[_attention_pb2.ExportStreamRequest, _attention_pb2.ExportStreamResponse]  # type: ignore[assignment]
     """Sends a stream's snapshot: a file from which ImportStream, or the library, makes a stream that goes on to the
@@ -469,7 +469,7 @@ class AttentionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_attention_pb2.CloseStreamResponse, _abc.Awaitable[_attention_pb2.CloseStreamResponse]]:
         """Ends a stream and gives its memory back. The end of a connection or of a call does not: only this, or the
-        idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED.
+        idle lease. Fails with STREAM_NOT_FOUND or, when it was closed before, STREAM_CLOSED; STALE_GENERATION.
         """
 
     @_abc_1.abstractmethod
