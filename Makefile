@@ -28,7 +28,7 @@ COMPILE := $(BIN)/python setup.py --quiet build_ext --inplace
 .PHONY: test test-deep test-traced test-transports test-aarch64 test-interop
 .PHONY: lint lint-deploy types protos dist clean debug ext .venv
 .PHONY: bench-kernels bench-traffic bench-forks bench-rpc bench-restart
-.PHONY: crash-test simulate overload accuracy endless conformance soak fuzz
+.PHONY: crash-test soak fuzz stalled-readers idle-streams simulate overload accuracy endless conformance
 .DEFAULT_GOAL := help
 
 help:
@@ -54,6 +54,8 @@ help:
 	@echo 'make overload  three times what a server can do: what it still does, and how soon it refuses the rest'
 	@echo 'make soak     ten minutes of 500 streams under load, faults and bad messages, every answer checked (DURATION=600)'
 	@echo 'make fuzz     ten minutes of requests that no client should send (DURATION=600; FUZZ_ARGS="--seed S --call N")'
+	@echo 'make stalled-readers  what 200 readers who take nothing hold of memory, and of the time of others'
+	@echo 'make idle-streams  what 10,000 streams that nobody uses take, and what ten among them notice'
 	@echo 'make accuracy  what the cache storage types do to a model (TEXT=FILE; else the LICENSE, a short stand-in)'
 	@echo 'make endless   a whole text as one stream with a window and sinks, beside recomputation (TEXT=FILE, an hour)'
 	@echo 'make conformance  the Attention cases of the ONNX backend suite, answered by sessions'
@@ -180,12 +182,18 @@ overload: .venv
 
 # Seconds.
 DURATION = 600
-soak fuzz: export PYTHONPATH = tests/endurance:tests/support
+soak fuzz stalled-readers idle-streams: export PYTHONPATH = tests/endurance:tests/support
 soak: .venv
 	$(BIN)/python tests/endurance/soak_run.py --duration $(DURATION) $(SOAK_ARGS)
 
 fuzz: .venv
 	$(BIN)/python tests/endurance/fuzz_run.py --duration $(DURATION) $(FUZZ_ARGS)
+
+stalled-readers: .venv
+	$(BIN)/python tests/endurance/stalled_run.py $(STALLED_ARGS)
+
+idle-streams: .venv
+	$(BIN)/python tests/endurance/idle_run.py $(IDLE_ARGS)
 
 # Any plain text will do (TEXT=FILE, 8 contexts of 1024 tokens). The one text that every clone has is short and
 # no prose: its two contexts show that all works, and twice the divergence of a novel.

@@ -27,7 +27,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rondel.client.aio import AsyncAttentionClient, AsyncStream
+from rondel.client.aio import AsyncAttentionClient
+from rondel.client.aio_stream import AsyncStream
 from rondel.client.load.histogram import Histogram
 from rondel.client.load.lane import Lane, feed
 from rondel.client.load.player import Outcome, Player

@@ -16,6 +16,7 @@ PAGES = [
     "src/README.md",
     "docs/LOG.md",
     "docs/attention.md",
+    "docs/faults.md",
     "docs/decode.md",
     "docs/interoperability.md",
     "deploy/README.md",

@@ -127,7 +127,7 @@ def _record_regions(record: StreamRecord, first: int, owners: frozenset[str], ta
     yield Region("record: unused", start + body, start + words, owners)
     shape = record.shape
     names = {GENERATION: "generation", SEALED: "sealed", BEGUN: "begun", CUT: "cut", LENGTHS: "lengths",
-             shape.claims: "claims", shape.table(0): "page tables", shape.saved: "saved"}  # fmt: skip
+             shape.claims: "claims", shape.table(0): "page tables", shape.saved: "saved, unused"}  # fmt: skip
     for (index, name), stop in zip(names.items(), [*list(names)[1:], shape.words], strict=True):
         yield Region(f"record words: {name}", start + words + 8 * index, start + words + 8 * stop, owners)
     places, end = places_offset(words, shape), record_bytes(words, shape)

@@ -12,28 +12,25 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-import pytest
 from killed import kill_at
+from moments import moments_of
 from scenes import BUDGET, SCENES
 from survivors import environment
 
-from rondel.decoder.cache import crash
 from rondel.decoder.cache.arena import Arena
 
 
 def points(scene: str, folder: Path) -> Counter[str]:
     """How often a call comes by which crash point."""
-    path, passed = folder / "counted", list[str]()
+    path = folder / "counted"
     arena = Arena(BUDGET, path=path)
-    streams = SCENES[scene].begin(arena)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crash, "crash_point", passed.append)
-        SCENES[scene].act(streams, arena)
+    passed = moments_of(partial(SCENES[scene].act, SCENES[scene].begin(arena), arena))
     arena.close()
     path.unlink()
-    return Counter(passed)
+    return Counter(name for _, name in passed)
 
 
 def killed(scene: str, folder: Path, luck: random.Random) -> Iterator[tuple[str, str]]:

@@ -172,9 +172,8 @@ def test_a_flipped_byte(
                 unnoticed.discard(kind)
     harmless = {kind for kind in kinds if kind.endswith(("unused", "between", "slab map: free"))}
     assert unnoticed >= harmless
-    if (
-        times > 1 and verify == "full"
-    ):  # padding of rows, slots that hold nothing: not every byte of these matters, many do
+    if times > 1 and verify == "full":
+        # Not every byte of the others matters (padding of rows, slots that hold nothing), but many do.
         assert unnoticed == harmless
 
 

@@ -17,7 +17,7 @@ WELL = {
 
 @pytest.mark.timeout(240)
 def test_everything_at_once_for_some_seconds() -> None:
-    settings = Settings(duration=4.0, seed=3, streams=48, batch=8, under_way=4, lease=3.0)
+    settings = Settings(duration=2.5, seed=3, streams=48, batch=8, under_way=4, lease=2.0)
     outcome = soak(settings)
     numbers = outcome.numbers()
     assert numbers["answers"] > 100

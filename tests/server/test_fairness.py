@@ -133,7 +133,7 @@ def test_what_is_nobodys_waits_for_all_that_came_before_and_nothing_else(machine
     assert place < len(machine.order) - 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_two_get_that_both_wait_differs_by_a_turn_of_each(seed: int) -> None:
     """The bound of the paper, with work that takes other times than were expected."""
     rng = random.Random(seed)
@@ -143,7 +143,7 @@ def test_what_two_get_that_both_wait_differs_by_a_turn_of_each(seed: int) -> Non
     since: dict[frozenset[str], dict[str, float]] = {}
     used: defaultdict[str, float] = defaultdict(float)
     longest = 0.0
-    for number in range(1500):
+    for number in range(1000):
         for tenant in tenants:
             if rng.random() < 0.4:
                 add(machine, f"{tenant}{number}", tenant, kind=rng.choice("xyz"), joint=rng.random() < 0.5)

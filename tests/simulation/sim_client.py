@@ -1,43 +1,22 @@
-"""A client of a simulation: does a few things with a few streams, and asks until it has its answers."""
+"""A client of a simulation: does a few things with a few streams."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from google.protobuf.message import Message
+from sim_asker import AGAIN, FULL, GONE, Asker, Lost
 from sim_decoder import Conversation
 from sim_properties import hold
 from sim_stream import SPECS, Known
 
-from rondel.decoder.errors import (
-    BudgetExceeded,
-    DeadlineExpired,
-    Draining,
-    Overloaded,
-    QuotaExceeded,
-    RondelError,
-    StaleGeneration,
-    StreamClosed,
-    StreamNotFound,
-)
+from rondel.decoder.errors import StaleGeneration
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.specs import spec_to_message
 
-if TYPE_CHECKING:
-    from simulate import Simulation
-
-_AGAIN = (Overloaded, Draining, DeadlineExpired)
-_FULL = (BudgetExceeded, QuotaExceeded)
-_GONE = (StreamClosed, StreamNotFound)
 MOST = 60
 """Tokens of a stream."""
-
-
-class Lost(Exception):
-    """The stream was ended by its lease."""
 
 
 @dataclass
@@ -49,18 +28,8 @@ class Passage:
     layer: int = 0
 
 
-class Client:
-    """One caller; ``tenant`` is whose."""
-
-    def __init__(self, simulation: Simulation, number: int, tenant: str) -> None:
-        self._simulation = simulation
-        self._plan = simulation.plan
-        self._rng = random.Random(f"client {simulation.plan.seed} {number}")
-        self._number = number
-        self._tenant = tenant
-        self._requests = 0
-        self._tokens = number * 1_000_000
-        self._streams: list[Known] = []
+class Client(Asker):
+    """Opens streams and does with them what comes to its mind."""
 
     async def run(self) -> None:
         """From its coming to its end. It may leave streams behind."""
@@ -116,7 +85,7 @@ class Client:
         spec = self._rng.choice(SPECS)
         request = pb.OpenStreamRequest(spec=spec_to_message(spec), request_id=self._name())
         reply = await self._ask("open_stream", request)
-        if not isinstance(reply, _FULL):
+        if not isinstance(reply, FULL):
             self._streams.append(Known.opened(self._fine(reply), spec, self._simulation.twins))
 
     async def _fork(self, stream: Known) -> None:
@@ -130,7 +99,7 @@ class Client:
             reply = await self._ask("fork_stream", request)
             if isinstance(reply, StaleGeneration):
                 await self._resume(stream, [])
-            elif isinstance(reply, _FULL):
+            elif isinstance(reply, FULL):
                 return
             else:
                 self._streams.append(stream.forked(self._fine(reply, stream).stream))
@@ -163,12 +132,12 @@ class Client:
                 conversation = Conversation(wire, self._rng, self._name())
                 for handle, result in (await conversation.run(pending)).items():
                     error = self._simulation.error_of(result.status)
-                    if isinstance(error, _GONE):
+                    if isinstance(error, GONE):
                         stream = next(stream for stream, _ in pending if stream.ref.handle == handle)
                         self._gone(stream)
                         self._streams.remove(stream)
                         pending = [each for each in pending if each[0] is not stream]
-                    elif not isinstance(error, _AGAIN):
+                    elif not isinstance(error, AGAIN):
                         raise error
                 self._simulation.tally.note("conversations")
             await asyncio.sleep(self._rng.expovariate(1 / (self._plan.delay + self._plan.work)))
@@ -184,7 +153,7 @@ class Client:
             stream.tokens += tokens
             return True
         error = self._simulation.error_of(result.status)
-        if isinstance(error, _GONE):
+        if isinstance(error, GONE):
             self._gone(stream)
             self._streams.remove(stream)
             return True
@@ -196,7 +165,7 @@ class Client:
                 self._streams.remove(stream)
                 return True
             passage.layer = 0  # all layers were rolled back to what every one had
-        elif not isinstance(error, _AGAIN):
+        elif not isinstance(error, AGAIN):
             raise error
         return False
 
@@ -259,7 +228,7 @@ class Client:
         request = pb.CloseStreamRequest(stream=stream.ref, request_id=self._name())
         reply = await self._ask("close_stream", request)
         self._streams.remove(stream)
-        if isinstance(reply, _GONE):
+        if isinstance(reply, GONE):
             return  # a restart forgets who has closed what
         hold(
             "exactly-once",
@@ -271,46 +240,3 @@ class Client:
         """Asks what a server that has begun anew has of a stream; whether it has the pending tokens."""
         request = pb.GetStreamRequest(stream=stream.ref)
         return stream.restarted(self._fine(await self._ask("get_stream", request), stream), pending)
-
-    # --- asking ---------------------------------------------------------------------------------------
-
-    async def _ask(self, method: str, request: Message) -> Any:
-        """The answer, or an error that asking again would not change."""
-        rng, plan = self._rng, self._plan
-        for attempt in range(1000):
-            timeout = rng.expovariate(1 / plan.patience) + 2 * plan.delay + (0.05 * attempt)
-            leave = rng.uniform(0, timeout) if rng.random() < plan.cancels else None
-            answer = await self._simulation.call(method, request, self._tenant, timeout, leave)
-            if answer is not None and not isinstance(answer, _AGAIN):
-                if isinstance(answer, StaleGeneration):
-                    self._simulation.tally.note("stale")
-                return answer
-            pause = getattr(answer, "retry_after_ms", 1) / 1000
-            await asyncio.sleep(min(pause, 1.0) * rng.uniform(1.0, 1.5) + rng.expovariate(1 / plan.delay))
-        hold("answered", False, f"{method} was asked for 1000 times")
-        return None
-
-    def _fine(self, reply: Any, stream: Known | None = None) -> Any:
-        """An answer. Raises Lost if the stream was ended by its lease, and what it may not be otherwise."""
-        if isinstance(reply, _GONE) and stream is not None:
-            self._gone(stream)
-            raise Lost
-        if isinstance(reply, RondelError):
-            raise reply
-        return reply
-
-    def _gone(self, stream: Known) -> None:
-        hold(
-            "lease", self._is_gone(stream), f"{stream.ref.handle} is not there, and its lease had not run out"
-        )
-
-    def _is_gone(self, stream: Known) -> bool:
-        return stream.ref.handle in self._simulation.monitor.ended
-
-    def _name(self) -> str:
-        self._requests += 1
-        return f"{self._number}.{self._requests}"
-
-    def _new(self, count: int) -> list[int]:
-        self._tokens += count
-        return list(range(self._tokens - count, self._tokens))
