@@ -14,7 +14,7 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1 import generation_pb2 as gen
-from rondel.v1 import options_pb2, tensor_pb2
+from rondel.v1 import options_pb2, tenant_pb2, tensor_pb2
 from rondel.v1.specs import spec_to_message
 from rondel.v1.wire import to_tensor
 
@@ -37,6 +37,7 @@ def valid(method: str, sort: Sort, stream: pb.StreamRef, rng: random.Random) -> 
         "ExportStream": lambda *_: pb.ExportStreamRequest(
             stream=stream, max_data_bytes=rng.choice((0, 256, 5000))
         ),
+        "ListStreams": lambda *_: tenant_pb2.ListStreamsRequest(page_size=rng.choice((0, 1, 50))),
         "GetServerInfo": lambda *_: pb.GetServerInfoRequest(),
         "Generate": _generate,
         "ListModels": lambda *_: gen.ListModelsRequest(),

@@ -31,6 +31,7 @@ WEIGHTS: Final = {
     "ExportStream": 2,
     "SealStream": 1,
     "CloseStream": 1,
+    "ListStreams": 2,
     "GetServerInfo": 1,
     "ListModels": 1,
     CONNECTION: 1,

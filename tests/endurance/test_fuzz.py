@@ -55,7 +55,7 @@ async def test_a_server_bears_what_no_client_should_send(tmp_path: Path) -> None
 def test_what_a_method_fails_with_is_read_from_the_protos() -> None:
     step = documented_reasons("Step")
     assert {"PROJECTION_NOT_FOUND", "WINDOW_EVICTED", "CHUNK_TOO_LONG", "STREAM_CLOSED"} <= step
-    assert not {"CORRUPT_SNAPSHOT", "BUDGET_EXCEEDED", "MODEL_NOT_FOUND"} & step
+    assert not {"CORRUPT_SNAPSHOT", "INVALID_SPEC", "MODEL_NOT_FOUND"} & step
     assert "BUDGET_EXCEEDED" in documented_reasons("ImportStream")  # as OpenStream does
     always = {"INVALID_REQUEST", "OVERLOADED", "DRAINING", "DEADLINE_EXPIRED"}
     assert documented_reasons("ListModels") == always
