@@ -33,7 +33,11 @@ class Decode:
         self._reading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self.hello = (await self.call.read()).hello
+        try:
+            self.hello = (await self.call.read()).hello
+        except BaseException:
+            self.call.cancel()  # grpc.aio itself goes on with a call that nobody has any more
+            raise
         self._reading = asyncio.create_task(self._read())
         return self
 
