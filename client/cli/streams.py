@@ -128,8 +128,10 @@ def _source(file: str) -> Iterator[IO[bytes]]:
 
 def _table(streams: list[ListedStream]) -> Table:
     table = Table()
-    for heading in ("handle", "generation", "tokens", "reserved", "resident", "shared", "idle", "sealed"):
-        table.add_column(heading, justify="left" if heading == "handle" else "right", no_wrap=True)
+    # Whole at any width: a handle is there to be copied.
+    table.add_column("handle", no_wrap=True, min_width=max((len(each.handle) for each in streams), default=0))
+    for heading in ("generation", "tokens", "reserved", "resident", "shared", "idle", "sealed"):
+        table.add_column(heading, justify="right", overflow="fold")
     for stream in streams:
         sizes = (stream.bytes_reserved, stream.bytes_resident, stream.bytes_shared)
         table.add_row(
