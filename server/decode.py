@@ -22,8 +22,9 @@ from rondel.server.steps import of_operation
 from rondel.server.window import Window
 from rondel.v1 import attention_pb2 as pb
 
-MERGED_BYTES: Final = 1 << 20
-"""Results are sent together up to so many bytes: in larger messages the first ones wait for the last."""
+MERGED_BYTES: Final = 256 << 10
+"""Results are sent together up to so many bytes: in larger messages the first ones wait for the last, and
+what is being written is there three times."""
 
 
 class Decoding:
@@ -46,8 +47,7 @@ class Conversation:
     """A Decode call. The handler's task writes; a second one reads; and the scheduler's results come as
     callbacks, so an operation has no task. They meet in ``_held``, ``_running`` and ``_ready``.
 
-    Only one may write at a time. Where a result is there as soon as its operation was read, and the handler's
-    task waits, the reading one writes it: to wake the other would cost the loop a turn.
+    The reading one must never write: it would wait for a client that first sends all its operations.
     """
 
     def __init__(self, config: ServerConfig, operations: Operations, duplex: Duplex, call: Call) -> None:
@@ -56,7 +56,7 @@ class Conversation:
         self._duplex = duplex
         self._call = call
         self._bindings = Bindings(config.max_streams)
-        self._window = Window(config.decode_window_bytes)
+        self._window = Window(config.decode_window_bytes, copies=2 * MERGED_BYTES)
         self._most_operations = config.max_step_items
         # A client that keeps to the rules has never more waiting here, so that what it tells is always read.
         self._most_held = config.decode_window_bytes + config.max_message_bytes
@@ -75,7 +75,6 @@ class Conversation:
         self._room = asyncio.Event()
         self._room.set()
         self._waiting: asyncio.Future[None] | None = None
-        self._reader_writes = False
         self._leaving = False
 
     async def run(self, hello: pb.DecodeResponse) -> None:
@@ -90,8 +89,7 @@ class Conversation:
 
         def leave() -> None:
             self._leaving = True
-            if not self._reader_writes:  # else it looks itself when that is over
-                reading.cancel()
+            reading.cancel()
 
         self._duplex.on_drain = leave
         try:
@@ -108,6 +106,9 @@ class Conversation:
             self._patience.close()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+            # What is left of a call is full of circles, and these may be large.
+            for each in (self._held, self._ready, self._running):
+                each.clear()
 
     async def _answer(self, reading: asyncio.Task[None]) -> None:
         """Writes results until there will be no more."""
@@ -150,37 +151,17 @@ class Conversation:
             await self._waiting
 
     def _wake(self) -> None:
-        if self._reader_writes:
-            return
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def _read(self) -> None:
-        patience = Patience(self._stall or None)
-        try:
-            while not self._leaving:
-                if not self._room.is_set():
-                    await self._room.wait()
-                raw = await self._duplex.read()
-                if raw is None:
-                    return
-                await self._answer_at_once(raw, patience)
-        finally:
-            patience.close()
-
-    async def _answer_at_once(self, raw: bytes, patience: Patience) -> None:
-        """Carries out a message and, while the other task has nothing to write, writes what is ready."""
-        self._reader_writes = self._waiting is not None and not self._waiting.done()
-        try:
+        while True:
+            if not self._room.is_set():
+                await self._room.wait()
+            raw = await self._duplex.read()
+            if raw is None:
+                return
             self._take(raw)
-            while self._reader_writes and self._ready:
-                with patience:
-                    await self._duplex.write(self._merge())
-                self._admit()
-        finally:
-            self._reader_writes = False
-            if self._ready or self._held:  # it knows how long to wait for the client
-                self._wake()
 
     def _take(self, raw: bytes) -> None:
         """Carries out a message. Raises InvalidRequest: it is malformed, and nothing of it was done."""
@@ -257,15 +238,15 @@ class Conversation:
 
     def _finished(self, pending: Pending, reply: Any, error: Exception | None) -> None:
         self._running.discard(pending)
-        try:
-            if error is not None:
-                raise error
-            pending.finish(reply, self._bindings)
-            size = pending.response.ByteSize()
-            if size > self._most:
-                raise _too_large(size, self._most)
-        except Exception as failure:  # noqa: BLE001 - it is the operation's, and not the scheduler's
-            pending.fail(failure, self._bindings)
+        # Each knows the other: tens of KiB that would stay until the garbage collector comes by.
+        pending.operation = None
+        if error is None:
+            try:
+                pending.finish(reply, self._bindings, self._most)
+            except Exception as failure:  # noqa: BLE001 - it is the operation's, and not the scheduler's
+                pending.fail(failure, self._bindings)
+        else:  # not raised here, where its traceback would come to know this frame
+            pending.fail(error, self._bindings)
         self._answered(pending)
 
     def _answered(self, pending: Pending) -> None:
@@ -282,11 +263,3 @@ class Conversation:
             return deadline
         own = arrived + message.timeout_ms / 1000
         return own if deadline is None else min(own, deadline)
-
-
-def _too_large(size: int, most: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"the operation was carried out, but its result has {size} bytes and the call takes at most {most}; "
-        f"send fewer rows or items at a time",
-        field="max_response_bytes",
-    )

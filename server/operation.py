@@ -96,12 +96,15 @@ class Operation:
         """On the loop: tells whoever waits what became of it."""
         if self.account is not None and self.began is not None:
             self.account.worked(self.arrived, self.began, self.began + self.spent)
+        # An error's traceback leads back here, and so to all that the request had.
+        error, result = self.error, self.result
+        self.error = self.result = None
         if self.future.done():
             return
-        if self.error is not None:
-            self.future.set_exception(self.error)
+        if error is not None:
+            self.future.set_exception(error)
         elif self.settled:
-            self.future.set_result(self.result)
+            self.future.set_result(result)
         else:
             self.future.set_exception(ServerInternal("the worker ended in the middle of this"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from rondel.decoder.errors import InvalidRequest
 from rondel.server import loads
 from rondel.server.bound import Bindings, Bound
 from rondel.server.errors import known, to_status
@@ -64,12 +65,19 @@ class Pending:
         if self.bound is not None and self.kind in ("open", "attach"):
             bindings.release(self.bound)
 
-    def finish(self, reply: Any, bindings: Bindings) -> None:
-        """Make a reply the result."""
+    def finish(self, reply: Any, bindings: Bindings, most: int) -> None:
+        """Make a reply the result. Raises InvalidRequest if that is of more bytes than ``most``."""
         if self.kind != "step":  # whose result was filled where it is
             getattr(self.result, self.kind).CopyFrom(reply)
         if self.bound is not None and self.kind == "close":
             bindings.release(self.bound)
+        size = self.response.ByteSize()
+        if size > most:
+            raise InvalidRequest(
+                f"the operation was carried out, but its result has {size} bytes and the call takes at most "
+                f"{most}; send fewer rows or items at a time",
+                field="max_response_bytes",
+            )
 
     # What the scheduler wants of a future.
 

@@ -13,11 +13,13 @@ class Window:
     Room is taken before an operation begins, by what its result can need at most; so results never have to
     wait for room, and a client that takes nothing costs no more memory than the window and one result. The
     client may lag by half of the window: else it would have to tell of every result at once, lest a large one
-    waited for the news of a small one.
+    waited for the news of a small one. ``copies`` are bytes of the window that what is being written may take
+    besides; they are left free beyond that half.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, copies: int = 0) -> None:
+        self._half = most // 2
+        self._most = max(most - copies, self._half)
         self._bytes = 0
         self._sent: dict[int, int] = {}  # op_id -> bytes
         self._order: deque[int] = deque()
@@ -30,7 +32,7 @@ class Window:
 
     def has_room(self, size: int) -> bool:
         """Whether an operation may begin whose result has so many bytes at most."""
-        return self._bytes <= self._most // 2 or self._bytes + size <= self._most
+        return self._bytes <= self._half or self._bytes + size <= self._most
 
     def expect(self, size: int) -> None:
         """A result of so many bytes at most will come."""

@@ -120,10 +120,7 @@ class Watched:
     def stop(self) -> int:
         """Let it stop in order; its exit code, -9 if it had to be killed."""
         self._channel.close()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+        self._close_pipes()
         try:
             return self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -136,6 +133,7 @@ class Watched:
         if self.alive:
             self._process.kill()
             self._process.wait()
+        self._close_pipes()
 
     def log(self) -> str:
         """All that it has logged."""
@@ -157,6 +155,12 @@ class Watched:
         self.kill()
         self._channel.close()
         self._log.close()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
     def _tasks(self, seconds: float) -> int:
         connection = http.client.HTTPConnection(self._admin, timeout=seconds)

@@ -1,6 +1,7 @@
 """Credits: a client that does not take its results costs little, harms nobody, and loses its call."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from rawdecode import Decode, out, part, tokens_of
 from rondel.decoder.spec import StreamSpec
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
+from rondel.server.operation import Operation
+from rondel.server.pending import Pending
 from rondel.server.window import Window
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.wire import to_tensor
@@ -73,6 +76,17 @@ class TestWindow:
         assert window.has_room(49)
         assert not window.has_room(50)
 
+    def test_what_is_being_written_has_its_part_of_it(self) -> None:
+        window = Window(100, copies=30)
+        window.expect(51)
+        assert window.has_room(19)
+        assert not window.has_room(20)
+        window = Window(100, copies=90)
+        window.expect(50)
+        assert window.has_room(10_000)
+        window.expect(1)
+        assert not window.has_room(1)
+
     def test_news_of_a_result_is_news_of_those_before_it(self) -> None:
         window = Window(1000)
         for op_id, size in ((5, 10), (2, 20), (9, 30)):
@@ -114,7 +128,7 @@ class TestNarrow:
             assert "nobody has taken the call's results" in failed.message
             assert 0.9 < time.monotonic() - began < 10
             attended = [result for result in decode.results.values() if result.HasField("attend")]
-            assert 4 <= len(attended) <= 8
+            assert 3 <= len(attended) <= 8  # the step before them counts, too
         other = connect(server.address)
         assert (await other.get(stream)).committed_length == 1
 
@@ -162,6 +176,43 @@ class TestNarrow:
                 (result,) = await client.step(0, item(stream, position, *tokens.qkv(1)))
                 out(result)
             assert len(decode.results) <= 2 + 8
+
+
+async def test_a_client_may_send_all_its_operations_before_it_reads_any_result(client: Client) -> None:
+    """As one does that writes in a loop and reads in the next. A server that waits for it to read has both
+    waiting for ever."""
+    async with Decode(client) as decode:
+        await wide(decode, 1)
+        k, v = np.ones((1, 20, 1, 1), np.float32), np.ones((1, 20, 1, 256), np.float32)
+        await decode.ask(decode.op(1, append=tokens_of(1, k, v)))
+        decode.awake.clear()
+        large = pb.AttendRequest(q=to_tensor(np.ones((20, 32, 1), np.float32)))
+        asked = [decode.op(1, attend=large) for _ in range(3)]
+        asked += [
+            decode.op(1, append=tokens_of(1, k, v)) for _ in range(200)
+        ]  # 4 MiB; they have these tokens
+        for each in asked:
+            await asyncio.wait_for(decode.call.write(pb.DecodeRequest(operations=[each])), 10)
+        decode.awake.set()
+        results = await asyncio.wait_for(decode.wait(each.op_id for each in asked), 30)
+        assert not any(result.status.code for result in results)
+        assert results[-1].append.duplicate
+
+
+async def test_what_an_operation_took_is_free_when_it_is_answered(client: Client) -> None:
+    """Not when the garbage collector comes by: hundreds of large results were there twice until then."""
+    async with Decode(client) as decode:
+        await wide(decode, 1)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                failing = pb.AttendRequest(q=question().q, layer=7)
+                await decode.ask(*(decode.op(1, attend=each) for each in (question(), failing)))
+            kinds = [type(each) for each in gc.get_objects()]
+        finally:
+            gc.enable()
+        assert kinds.count(Pending) + kinds.count(Operation) <= 4
 
 
 async def test_readers_that_stop_cost_the_server_no_more_than_the_window(
