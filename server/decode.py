@@ -196,6 +196,8 @@ class Conversation:
             self._held.append((request, len(raw), time.monotonic()))
             self._held_bytes += len(raw)
             self._admit()
+            if self._held:  # the other task knows how long the client may take
+                self._wake()
 
     def _admit(self) -> None:
         """Begins what there is room for. Only in the call's own tasks, by which its work is known."""

@@ -132,6 +132,16 @@ class TestNarrow:
         other = connect(server.address)
         assert (await other.get(stream)).committed_length == 1
 
+    async def test_so_does_one_that_asks_one_thing_at_a_time(self, client: Client) -> None:
+        """It ran out of room while the call waited for its next message, and nobody looked at the clock."""
+        async with Silent(client) as decode:
+            await wide(decode, 1)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                for _ in range(20):
+                    await asyncio.wait_for(decode.ask(decode.op(1, attend=question())), 10)
+            assert Failure.of_call(caught.value).reason == "DEADLINE_EXPIRED"
+            assert 3 <= len(decode.results) <= 2 + 8
+
     async def test_news_lets_it_go_on(self, client: Client) -> None:
         async with Silent(client) as decode:
             await wide(decode, 1)
