@@ -103,6 +103,7 @@ def answered(shot: Shot, replies: Sequence[bytes]) -> Ending:
     made: list[str] = []
     reasons: list[str] = []
     kinds = _kinds_sent(shot) if shot.method == "Decode" else {}
+    accepted = False
     for raw in replies:
         try:
             reply: Any = GetMessageClass(method.output_type).FromString(raw)
@@ -113,10 +114,17 @@ def answered(shot: Shot, replies: Sequence[bytes]) -> Ending:
             if wrong is not None:
                 return Ending(reason, True, wrong)
             reasons.append(reason)
+            accepted |= reason == "OK" or _carried_out(status)
             if handle:
                 made.append(handle)
-    accepted = "OK" in reasons
     return Ending(reasons[0] if reasons and not accepted else "OK", accepted, made=tuple(made))
+
+
+def _carried_out(status: status_pb2.Status) -> bool:
+    """Whether an error only stands for a result that was larger than the caller takes."""
+    info = error_details_pb2.ErrorInfo()
+    status.details[0].Unpack(info)
+    return info.metadata.get("field") == "max_response_bytes"
 
 
 def _parts(method: str, reply: Any, kinds: dict[int, str]) -> Iterator[tuple[str, status_pb2.Status, str]]:
