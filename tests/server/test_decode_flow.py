@@ -136,9 +136,13 @@ class TestNarrow:
         """It ran out of room while the call waited for its next message, and nobody looked at the clock."""
         async with Silent(client) as decode:
             await wide(decode, 1)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
+
+            async def ask_on() -> None:
                 for _ in range(20):
                     await asyncio.wait_for(decode.ask(decode.op(1, attend=question())), 10)
+
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await ask_on()
             assert Failure.of_call(caught.value).reason == "DEADLINE_EXPIRED"
             assert 3 <= len(decode.results) <= 2 + 8
 
