@@ -28,8 +28,13 @@ from service.processes import Addresses, servers
 from shapes import Shape
 from timing import Timing
 
-SHAPES: Final = (Shape("small", 9, 3, 64, 128), Shape("large", 32, 8, 128, 4_096))
-"""A small model early in its stream, where next to nothing is left but the service; and a large one."""
+SHAPES: Final = (
+    Shape("small", 9, 3, 64, 128),
+    Shape("large", 32, 8, 128, 4_096),
+    Shape("long", 32, 8, 128, 32_768),
+)
+"""A small model early in its stream, where next to nothing is left but the service; a large one; a
+large one with a long stream."""
 
 
 @dataclass(frozen=True, slots=True)

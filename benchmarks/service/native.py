@@ -14,7 +14,8 @@ from rondel.decoder.session import DecoderSession
 from service.work import spec_of, tokens
 from shapes import Shape
 
-_STREAM_BYTES: Final = 16 << 20
+_MORE_BYTES: Final = 2 << 20
+"""Room of a stream beyond its codes: scales, checksums, whole pages."""
 
 
 class _Timed:
@@ -44,7 +45,8 @@ class Local:
     def __init__(self, shape: Shape, streams: int) -> None:
         spec = spec_of(shape)
         self._timed = _Timed(kernels.KERNELS)
-        self._arena = Arena(budget=streams * _STREAM_BYTES)
+        codes = 2 * shape.keys * shape.kv_heads * shape.dim
+        self._arena = Arena(budget=streams * (codes * 5 // 4 + _MORE_BYTES))
         _, k, v = tokens(shape, shape.keys, 1)
         self._token = tokens(shape, 1, 2)
         self._sessions = [DecoderSession(spec, self._arena) for _ in range(streams)]
