@@ -125,11 +125,13 @@ class Outcome:
 
 
 def slope(samples: list[tuple[float, int]]) -> float:
-    """Bytes per second over the second half of the samples, by least squares; 0 if there are too few."""
+    """Bytes per second over the second half of the samples, by least squares through the least of each tenth
+    of it: what is in use for a moment comes and goes, and what leaks stays. 0 if there are too few."""
     half = samples[len(samples) // 2 :]
     if len(half) < 3:
         return 0.0
-    seconds, sizes = np.array(half, np.float64).T
+    parts = np.array_split(np.array(half, np.float64), min(10, len(half)))
+    seconds, sizes = np.array([part[part[:, 1].argmin()] for part in parts]).T
     return float(np.polyfit(seconds - seconds[0], sizes, 1)[0])
 
 
