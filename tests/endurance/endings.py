@@ -148,7 +148,8 @@ def _parts(method: str, reply: Any, kinds: dict[int, str]) -> Iterator[tuple[str
 
 
 def _kinds_sent(shot: Shot) -> dict[int, str]:
-    """The methods that the operations of a Decode call are as, by op_id, as far as they can be read."""
+    """The methods that the operations of a Decode call are as, by op_id, as far as they can be read: of the
+    first with that number, as the message of a second one is refused whole."""
     kinds: dict[int, str] = {}
     for raw in shot.requests:
         try:
@@ -156,5 +157,5 @@ def _kinds_sent(shot: Shot) -> dict[int, str]:
         except DecodeError:
             break
         for operation in operations:
-            kinds[operation.op_id] = _KINDS.get(operation.WhichOneof("operation") or "", "Decode")
+            kinds.setdefault(operation.op_id, _KINDS.get(operation.WhichOneof("operation") or "", "Decode"))
     return kinds

@@ -160,7 +160,7 @@ def soak(settings: Settings, show: Callable[[Course], None] = lambda course: Non
         finally:
             vandals.kill()
         end = server.settled(course.start, 2 * settings.lease + 10)
-        complaints = [*_of_load(load), *_of_vandals(found), *_of_server(server)]
+        complaints = [*_of_load(load), *_of_vandals(found, vandals.told), *_of_server(server)]
     return Outcome(load, found, course.start, end, slope(course.samples), tuple(complaints))
 
 
@@ -172,6 +172,8 @@ class Vandals:
         self._command += [f"--target={target}", f"--rate={VANDAL_RATE:g}", f"--seed={settings.seed}"]
         self._command += [f"--duration={settings.duration:g}"]
         self._process: subprocess.Popen[str] | None = None
+        self.told = ""
+        """What they have said of their faults, and how to see them again."""
 
     def begin(self) -> None:
         """Once; again it does nothing."""
@@ -213,9 +215,11 @@ def _of_load(load: LoadResult) -> list[str]:
     return found
 
 
-def _of_vandals(numbers: dict[str, int]) -> list[str]:
-    kinds = ("crashes", "hangs", "undocumented")
-    return [f"bad messages: {kind}" for kind in kinds for _ in range(numbers.get(kind, 0))]
+def _of_vandals(numbers: dict[str, int], told: str) -> list[str]:
+    kinds = ("crashes", "hangs", "changed", "undocumented")
+    said = [line for line in told.splitlines() if line.startswith(tuple(f"{kind}: " for kind in kinds))]
+    unsaid = sum(numbers.get(kind, 0) for kind in kinds) - len(said)
+    return [*said, *["bad messages: a fault of which nothing was said"] * max(0, unsaid)]
 
 
 def _of_server(server: Watched) -> list[str]:
