@@ -114,7 +114,9 @@ async def opened(client: AsyncAttentionClient, tokens: int) -> list[AsyncStream]
     for _ in range(0, tokens, 8192):
         k, v = rng.standard_normal((2, 1, 8192, 1, HEAD_DIM), dtype=np.float32)
         await prompt.append_all(k, v)
-    return [await prompt.fork(max_new_tokens=4096) for _ in range(STREAMS)]
+    streams = [await prompt.fork(max_new_tokens=4096) for _ in range(STREAMS)]
+    await prompt.close()  # they keep what it had
+    return streams
 
 
 async def measure(address: str, least_ms: float, rounds: int, seconds: float) -> dict[str, float]:
