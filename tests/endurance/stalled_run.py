@@ -7,7 +7,7 @@ import asyncio
 import gc
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -57,7 +57,8 @@ async def measure(server: Watched, readers: Readers, rounds: int, seconds: float
             now = await asyncio.to_thread(server.vitals)
             found.growth = max(found.growth, now.rss - before.rss - (now.resident - before.resident))
             readers.end()
-            await asyncio.to_thread(server.settled, before, 30.0)
+            gone = replace(before, fds=now.fds)  # the connections stay for the next round
+            await asyncio.to_thread(server.settled, gone, 30.0)
             err.print(
                 f"round {round_ + 1} of {rounds}: {found.growth / readers.count / 2**10:.0f} KiB each, "
                 f"p99 {found.alone[-1]:.2f} ms alone, {found.beside[-1]:.2f} ms beside"
