@@ -88,6 +88,7 @@ def _print_decoding(console: Console, decoded: dict[str, Decoding]) -> None:
         "kernel": "inside the kernels",
         "many": f"per step, {decoding.CALLS} calls with {decoding.ON_THE_WAY} on the way each",
         "echo_many": "the echo, so many",
+        "kernel_many": "inside the kernels, so many streams",
     }
     table = _table("Decode over TCP, beside a bidirectional echo of as many bytes", *map(str, SHAPES))
     for name, text in names.items():
