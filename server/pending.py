@@ -96,5 +96,6 @@ class Pending:
         self._told(self, None, error)
 
     def cancel(self) -> None:
-        """If it has not begun, it never does; and nobody is told."""
+        """If it has not begun, it never does; and nobody is told. What the queue still has of it is small."""
         self._cancelled = True
+        self.message, self.response, self.work = pb.DecodeOperation(), pb.DecodeResponse(), None
