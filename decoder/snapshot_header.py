@@ -25,8 +25,8 @@ _SCALINGS: Final[Mapping[str, Any]] = {kind.__name__: kind for kind in get_args(
 _MAX_GENERATION: Final = (1 << 48) - 2
 """The next one, which a start on an arena's file begins, has room in a word there."""
 _MOST: Final = 1 << 47
-"""Tokens, and generations, of what comes from elsewhere. No stream gets so far by itself, and whoever says that
-it did leaves room for what comes after."""
+"""Tokens, and generations, of what comes from elsewhere. No stream gets so far by itself; and whoever says
+that it did leaves room for what comes after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

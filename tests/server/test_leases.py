@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from held import Clock, Held
-from rawclient import Client, Tokens
+from rawclient import Client
 from test_export import LARGE, begun, filled
 from transports import tenant
 
