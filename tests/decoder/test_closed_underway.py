@@ -1,4 +1,4 @@
-"""An arena's file that is closed while a snapshot of it, or into it, is on its way: from then on it is others'."""
+"""An arena's file that is closed while a snapshot of it, or into it, is on its way: it is others' then."""
 
 from __future__ import annotations
 
