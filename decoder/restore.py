@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Final, Generic, NoReturn, TypeVar
 
 from rondel.decoder.binary import BinaryReader
@@ -56,12 +56,15 @@ class Restoring(Generic[Stream]):
         Raises:
             CorruptSnapshot: they are not what can follow.
             UnsupportedSnapshot: a newer version wrote the snapshot.
+            StreamClosed: the arena's file was closed meanwhile.
             Exception: whatever ``make`` raises, BudgetExceeded above all.
         """
         try:
             left = memoryview(data)
             while left:
-                left = self._take(left)
+                # So the arena's file is not closed, and another's, in the middle of it.
+                with nullcontext() if self._stream is None else self._stream._turn:
+                    left = self._take(left)
         except BaseException:
             self.close()
             raise

@@ -104,7 +104,7 @@ class PreservedStream(StreamView, ABC):
 class SnapshotPieces(Iterator[bytes]):
     """A snapshot on its way. ``next`` raises SessionBusy, and then always, once the stream has changed: what
     was given out belongs to no stream. Raises StreamClosed, too. Neither where it is apart from the stream,
-    unless it was closed itself."""
+    unless it was closed itself; but ArenaFileError once the arena's file was closed."""
 
     def __init__(
         self, snapshot: _Snapshot, at_most: int, turn: Turn | None = None, extent: StreamExtent | None = None
@@ -124,6 +124,8 @@ class SnapshotPieces(Iterator[bytes]):
         with self._turn:
             if self._state() != self._begun:
                 raise SessionBusy("the stream was changed while its snapshot was taken, which has ended")
+            if self._held is not None:
+                self._held.check_held()
             try:
                 return next(self._pieces)
             except StopIteration:

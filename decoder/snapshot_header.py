@@ -22,7 +22,11 @@ MAX_HEADER_BYTES: Final = 1 << 20
 """Above what 1024 layer groups need. Only some seventy groups with 512 rope divisors each need more."""
 
 _SCALINGS: Final[Mapping[str, Any]] = {kind.__name__: kind for kind in get_args(Scaling)}
-_MAX_GENERATION: Final = (1 << 63) - 1
+_MAX_GENERATION: Final = (1 << 48) - 2
+"""The next one, which a start on an arena's file begins, has room in a word there."""
+_MOST: Final = 1 << 47
+"""Tokens, and generations, of what comes from elsewhere. No stream gets so far by itself; and whoever says
+that it did leaves room for what comes after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,8 @@ class SnapshotHeader:
             header = cls._read(raw, page_format)
             if header.encode() != raw:
                 raise InvalidSpec("the text must be canonical, got another spelling of it", field="header")
+            for name in ("generation", "high_water"):
+                whole(name, getattr(header, name), 0, _MOST)
         except UnsupportedSnapshot:
             raise
         except (ValueError, RecursionError) as error:  # InvalidSpec is a ValueError, as what json raises

@@ -69,12 +69,12 @@ class Writer:
         try:
             return SavedUndo(*parts, arena=self.arena, record=record)
         except BudgetExceeded as error:
-            limit = self.spec.max_chunk or tokens
+            limit, told = self.spec.max_chunk or tokens, self.pages.account.told(error)
             raise ChunkTooLong(
                 f"{tokens} tokens at once overwrite what a kill would have the stream go back to, and the "
-                f"arena has no room to keep that meanwhile: at most {limit} at once; {error.message}",
+                f"arena has no room to keep that meanwhile: at most {limit} at once; {told.message}",
                 limit=limit,
-            ) from error
+            ) from told
 
     def _own(self, calls: Sequence[LayerCall]) -> None:
         """Have all pages that the calls will write to for this stream alone, before the first is written to.

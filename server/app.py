@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -255,15 +256,15 @@ class Server:
         lease = self.config.idle_lease_seconds
         while lease:
             await asyncio.sleep(min(lease / 4, 10.0))
-            self.scheduler.post(self._expire_now)
+            self.scheduler.post(partial(self._expire_now, self.streams.clock()))
 
     async def _refresh(self) -> None:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self.security.reload(all_files=False)
 
-    def _expire_now(self) -> None:
-        if count := self.streams.expire():
+    def _expire_now(self, asked: float) -> None:
+        if count := self.streams.expire(asked):
             self.observatory.observer("attention").lapsed(count)
             log.info("%d idle streams were closed", count)
 

@@ -233,13 +233,17 @@ class Conversation:
             return
         self._running.add(pending)
         try:
-            with self._call.steps(of_operation(pending.message)):
-                self._operations.begin(pending, self._call.tenant)
+            if steps := of_operation(pending.message):  # a debt is no reason not to close a stream
+                self._call.take(steps)
+                pending.steps = steps
+            self._operations.begin(pending, self._call.tenant)
         except RondelError as error:  # it was not let in
             self._finished(pending, None, error)
 
     def _finished(self, pending: Pending, reply: Any, error: Exception | None) -> None:
         self._running.discard(pending)
+        if pending.operation is None or pending.operation.began is None:
+            self._call.owe(-pending.steps)
         # Each knows the other: tens of KiB that would stay until the garbage collector comes by.
         pending.operation = None
         if error is None:

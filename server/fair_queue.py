@@ -96,9 +96,10 @@ class FairQueue:
         self._settle(line)
 
     def withdraw(self, operation: Operation) -> None:
-        """It counts as gone; :meth:`take` finds it when its turn comes."""
+        """It counts as gone, and so does its request; :meth:`take` finds it when its turn comes."""
         if not operation.withdrawn:
             operation.withdrawn = True
+            operation.argument = operation.account = None
             if operation.tenant is not None:
                 self._count(self._line(operation.tenant), operation, -1)
 

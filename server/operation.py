@@ -97,13 +97,14 @@ class Operation:
         if self.account is not None and self.began is not None:
             self.account.worked(self.arrived, self.began, self.began + self.spent)
         # An error's traceback leads back here, and so to all that the request had.
-        error, result = self.error, self.result
+        error, result, whole = self.error, self.result, self.settled
         self.error = self.result = None
+        self.settled = True  # nor is it withdrawn any more by a caller who leaves before it hears of this
         if self.future.done():
             return
         if error is not None:
             self.future.set_exception(error)
-        elif self.settled:
+        elif whole:
             self.future.set_result(result)
         else:
             self.future.set_exception(ServerInternal("the worker ended in the middle of this"))

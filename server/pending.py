@@ -25,7 +25,7 @@ class Pending:
 
     __slots__ = (
         *("bound", "deadline", "kind", "load", "message", "operation"),
-        *("reply_bytes", "response", "size", "work"),
+        *("reply_bytes", "response", "size", "steps", "work"),
         *("_cancelled", "_settled", "_told"),
     )
 
@@ -41,6 +41,8 @@ class Pending:
         """What the scheduler is to carry out; None: nothing, the result is there."""
         self.load = loads.SHORT
         """What that will cost."""
+        self.steps = 0
+        """How many were taken from what the tenant may do per second."""
         self.operation: Operation | None = None
         """What the scheduler has for it."""
         self.bound: Bound | None = None
@@ -96,5 +98,6 @@ class Pending:
         self._told(self, None, error)
 
     def cancel(self) -> None:
-        """If it has not begun, it never does; and nobody is told."""
+        """If it has not begun, it never does; and nobody is told. What the queue still has of it is small."""
         self._cancelled = True
+        self.message, self.response, self.work = pb.DecodeOperation(), pb.DecodeResponse(), None

@@ -88,11 +88,12 @@ class StreamRegistry:
             streams.keep(entry, tag.origin.prefix_name)
         return entry
 
-    def expire(self) -> int:
-        """Closes the streams whose lease has run out; how many there were."""
+    def expire(self, now: float | None = None) -> int:
+        """Closes the streams whose lease has run out; how many there were. ``now``: when that was asked for,
+        if the requests that have come since are still to be carried out."""
         if not self.lease_seconds:
             return 0
-        oldest = self.clock() - self.lease_seconds
+        oldest = (self.clock() if now is None else now) - self.lease_seconds
         return sum(streams.expire(oldest) for streams in self._streams.values())
 
     def usages(self) -> dict[str, Usage]:

@@ -229,8 +229,9 @@ class TenantStreams:
         return self._end(entry, request_id)
 
     def expire(self, oldest: float) -> int:
-        """Closes the streams that were last used then, or before; how many there were."""
-        stale = [entry for entry in self if entry.last_used <= oldest]
+        """Closes the streams that were last used then, or before, and that no export is at work on; how many
+        there were."""
+        stale = [entry for entry in self if entry.last_used <= oldest and not entry.exports]
         for entry in stale:
             self._end(entry, "")
         return len(stale)

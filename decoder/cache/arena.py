@@ -111,6 +111,11 @@ class Arena:
         """Whether the memory is ours; a file is not once it was closed."""
         return self._memory.held
 
+    def check_held(self) -> None:
+        """Raises ArenaFileError unless the memory is ours."""
+        if not self.held:
+            raise ArenaFileError("the arena's file is not ours: it was closed, or we were forked")
+
     def note(self, stream: Detachable) -> None:
         """Have a stream detached by :meth:`close`."""
         if self.file is not None:
@@ -145,8 +150,7 @@ class Arena:
             QuotaExceeded: it is more than the account may have; nothing was claimed.
             ArenaFileError: the arena's file was closed, or is that of the process which we were forked from.
         """
-        if not self.held:
-            raise ArenaFileError("the arena's file is not ours: it was closed, or we were forked")
+        self.check_held()
         self._sweep()
         account = account or self.account
         with self.charged(account):

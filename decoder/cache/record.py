@@ -202,6 +202,7 @@ class StreamRecord(Slot):
         size = 1 << (max(_LEAST, record_bytes(start, shape)) - 1).bit_length()
         pages = arena.reserve({size: 1})
         try:
+            offset = pages.take(size)  # before the slot, which nothing would give back
             with arena._lock:
                 slot = file.take_slot()
             if slot is None:
@@ -210,7 +211,6 @@ class StreamRecord(Slot):
                     requested=1,
                     available=0,
                 )
-            offset = pages.take(size)
         except BaseException:
             pages.release()
             raise

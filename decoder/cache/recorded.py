@@ -28,6 +28,7 @@ from rondel.decoder.cache.place import Place
 from rondel.decoder.cache.record import BEGUN, CUT, GENERATION, LENGTHS, SEALED, StreamRecord
 from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
+from rondel.decoder.errors import BudgetExceeded
 from rondel.decoder.spec import StreamSpec
 
 if TYPE_CHECKING:
@@ -223,6 +224,9 @@ def _reserved(
     file = arena.file
     if file is None:
         raise TypeError("only a stream in a file has a record")
-    record = StreamRecord.reserve(arena, file, spec, layouts, pages.demand, quota=quota)
+    try:
+        record = StreamRecord.reserve(arena, file, spec, layouts, pages.demand, quota=quota)
+    except BudgetExceeded as error:
+        raise pages.account.told(error) from None
     pages.record = record
     return record

@@ -118,6 +118,10 @@ class Reservation:
         """The bytes of a page that is held, in place. Only an own page may be written to: see :meth:`own`."""
         return self._arena._bytes[offset : offset + page_bytes]
 
+    def check_held(self) -> None:
+        """Raises ArenaFileError once what is held may be another process's."""
+        self._arena.check_held()
+
     def fork(self, fresh: Mapping[int, int], own: Mapping[int, Collection[int]]) -> Reservation:
         """A reservation that holds the same pages; mappings are by page size.
 

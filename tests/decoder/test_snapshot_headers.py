@@ -7,6 +7,7 @@ import json
 import tracemalloc
 from copy import deepcopy
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,10 @@ from mirror import Mirror, small
 from snapshot_parts import Parts, restored, written
 from snapshot_refusals import ARENA, TINY, arena_is_as_before, refused, tiny
 
+from rondel.decoder.attach import attach
+from rondel.decoder.cache.arena import Arena
+from rondel.decoder.cache.record import GENERATION, StreamRecord
+from rondel.decoder.cache.words import MAX_VALUE
 from rondel.decoder.errors import (
     BudgetExceeded,
     CorruptSnapshot,
@@ -190,3 +195,44 @@ def test_a_seal_on_uneven_layers() -> None:
     parts = Parts.of(written(mirror.session), small())
     parts.header["sealed"] = True
     refused(parts.join(), "header")
+
+
+@pytest.mark.parametrize("field", ["generation", "length"])
+def test_numbers_without_room_for_what_comes_after(field: str) -> None:
+    """No stream gets there. In an arena's file the next start would fail with all streams in it."""
+    parts = Parts.of(HONEST, small())
+    for number in ((1 << 47) + 1, (1 << 48) - 1, 1 << 48, (1 << 63) - 1):
+        if field == "generation":
+            parts.header["generation"] = number
+        else:
+            parts.header.update(lengths=[number] * 2, claimed=[number] * 2, high_water=number)
+        refused(parts.join(), "header")
+
+
+def test_a_restored_stream_has_generations_left_beyond_starts_on_its_file(tmp_path: Path) -> None:
+    parts = Parts.of(HONEST, small())
+    parts.header["generation"] = 1 << 47
+    arena = Arena(16 << 20, path=tmp_path / "arena")
+    DecoderSession.restore(io.BytesIO(parts.join()), arena).truncate(699)
+    arena.close()
+    arena = Arena(16 << 20, path=tmp_path / "arena")
+    (found,) = attach(arena)
+    assert found.session is not None
+    assert (found.session.generation, found.session.length) == ((1 << 47) + 2, 699)
+    arena.close()
+
+
+def test_a_record_whose_generations_are_at_their_end_is_set_aside(tmp_path: Path) -> None:
+    """Not an error of the start, which is every other stream's too."""
+    arena = Arena(16 << 20, path=tmp_path / "arena")
+    last, other = (DecoderSession(TINY, arena) for _ in range(2))
+    record = last._pages.record
+    assert isinstance(record, StreamRecord)
+    record.words.put(GENERATION, MAX_VALUE)
+    arena.close()
+    arena = Arena(16 << 20, path=tmp_path / "arena")
+    damaged, sound = attach(arena)
+    assert "generation" in damaged.reason
+    assert sound.session is not None
+    arena.close()
+    assert other.closed

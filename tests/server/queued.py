@@ -1,5 +1,6 @@
 """Operations for the scheduler's decisions, without a thread, a loop or a clock."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from rondel.server.operation import Load, Operation
 class Waiter:
     """Who waits for an operation, or has left."""
 
+    name: str = ""
     gone: bool = False
     error: Exception | None = None
 
@@ -46,7 +48,12 @@ def operation(
     now: float = 0.0,
     how: Any = work,
 ) -> Operation:
-    return Operation(how, name, Waiter(), cost, deadline, tenant, now, Load(kind), joint=joint)
+    return Operation(how, name, Waiter(name), cost, deadline, tenant, now, Load(kind), joint=joint)
+
+
+def names(operations: Iterable[Operation]) -> list[str]:
+    """Those of operations made here. What was withdrawn has no argument any more."""
+    return [str(getattr(each.future, "name", "")) for each in operations]
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What is let in, and what is refused at once."""
 
 import pytest
-from queued import Machine, Waiter, operation
+from queued import Machine, Waiter, names, operation
 
 from rondel.decoder.errors import DeadlineExpired, Overloaded
 from rondel.server.dispatch import Dispatch
@@ -98,7 +98,7 @@ def test_bytes_of_the_largest_make_room_for_others(machine: Machine) -> None:
         admit(machine, tenant="flood", cost=1)
     other = operation("other", tenant="other", kind="work", cost=300, now=machine.now)
     removed = machine.dispatch.admit(other, machine.now)
-    assert [each.argument for each in removed] == ["flood3", "flood2"]
+    assert names(removed) == ["flood3", "flood2"]
     assert all(isinstance(each.error, Overloaded) for each in removed)
     assert machine.dispatch.waiting_bytes == 800
     with pytest.raises(Overloaded):
@@ -121,7 +121,7 @@ def test_a_cancelled_operation_counts_no_more(machine: Machine) -> None:
     admit(machine, "late", cost=900)
     batch = machine.dispatch.next(machine.now)
     assert batch is not None
-    assert [each.argument for each in batch.cancelled] == [str(number) for number in range(10)]
+    assert names(batch.cancelled) == [str(number) for number in range(10)]
     assert [each.argument for each in batch.operations] == ["10"]
     machine.dispatch.withdraw(batch.operations[0])  # it has begun, and is carried out whole
     machine.dispatch.finish(batch, machine.now)

@@ -158,6 +158,38 @@ class TestOverload:
         assert failure.reason == "SEQUENCE_GAP"  # the stream's own matter
 
 
+async def test_operations_that_were_not_begun_give_back_what_they_took(
+    alpha: Client, server: Server, tokens: Tokens
+) -> None:
+    still(server)
+    limit(server, f"steps_per_second = {RATE}")
+    async with Decode(alpha) as decode:
+        stream = await decode.open(1)
+        await alpha.append(stream, 0, *tokens.kv(1))
+        attend = pb.AttendRequest(q=to_tensor(tokens.q(20)), position=0)
+        async with Held(server):
+            await decode.send(decode.op(1, attend=attend, timeout_ms=20))
+            while not server.scheduler.waiting_bytes:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.03)
+        (late,) = await decode.wait([decode.op_id])
+        assert failed(late).reason == "DEADLINE_EXPIRED"
+        refused = await outcome(alpha.attend(stream, 0, tokens.q(RATE - SPEC.layers), 0))
+        assert refused is not None
+        assert refused.reason == "SEQUENCE_GAP"
+
+
+async def test_a_debt_is_no_reason_to_keep_a_stream(alpha: Client, server: Server, tokens: Tokens) -> None:
+    still(server)
+    limit(server, f"steps_per_second = {RATE}")
+    async with Decode(alpha) as decode:
+        stream = await decode.open(1)
+        await alpha.append(stream, 0, *tokens.kv(100))
+        await refusal(alpha.attend(stream, 0, tokens.q(1)), "steps_per_second")
+        (closed,) = await decode.ask(decode.op(1, close=pb.CloseStreamRequest()))
+        assert not closed.status.code, closed.status.message
+
+
 async def test_one_tenant_takes_no_more_than_its_rate_whatever_it_tries(
     connect: Connect, alpha: Client, beta: Client, server: Server, tokens: Tokens
 ) -> None:

@@ -127,7 +127,8 @@ class Machine:
             COURT.bring(error)
 
     def _expire(self) -> None:
-        self.scheduler.post(lambda: self._monitor.expires(self.streams, self._lease))
+        now = self._loop.time()
+        self.scheduler.post(lambda: self._monitor.expires(self.streams, self._lease, now))
         self._expiry = self._loop.call_later(self._lease / 4, self._expire)
 
     def kill(self) -> None:

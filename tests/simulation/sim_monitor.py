@@ -174,12 +174,12 @@ class Monitor:
             gap = abs((self._got[one] - first) - (self._got[other] - second))
             hold("fair", gap <= bound, f"{one} and {other} differ by {gap} s, the bound is {bound} s")
 
-    def expires(self, streams: StreamRegistry, lease: float) -> None:
-        """Has the server's streams expire, and looks at which do."""
-        oldest = self._clock() - lease
+    def expires(self, streams: StreamRegistry, lease: float, now: float) -> None:
+        """Has the server's streams expire, as was asked for at ``now``, and looks at which do."""
+        oldest = now - lease
         before = set(sessions(streams))
         due = {handle for handle in before if self._used[handle] <= oldest}
-        streams.expire()
+        streams.expire(now)
         gone = before - set(sessions(streams))
         hold("lease", gone == due, f"{gone} were ended, {due} were due")
         self.ended |= gone
