@@ -22,6 +22,7 @@ from rondel.decoder.errors import (
 from rondel.decoder.options import AttendOptions
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import MAX_LENGTH
+from rondel.server import last_cut
 from rondel.server.entries import Attached, Entry, Truncated
 
 Floats = NDArray[np.float32]
@@ -55,9 +56,10 @@ def check_generation(session: DecoderSession, generation: int) -> None:
 def check_owner(entry: Entry, generation: int) -> None:
     """Raises StaleGeneration if somebody else has the stream by now: it is in another generation, and not
     because the server was started on its file."""
-    found = entry.found == entry.session.generation
-    if not (found and generation < entry.session.generation):
-        check_generation(entry.session, generation)
+    session = entry.session
+    started = entry.found == session.generation
+    if not (started and last_cut.owned_since(session) <= generation < session.generation):
+        check_generation(session, generation)
 
 
 def check_position(name: str, position: int) -> None:
@@ -210,7 +212,7 @@ def truncate(entry: Entry, *, generation: int, length: int, request_id: str) -> 
         raise SequenceGap(
             f"the stream has {session.length} tokens, cannot keep {length}", expected=session.length
         )
-    session.truncate(length, note=request_id.encode())
+    session.truncate(length, note=last_cut.note_of_truncate(request_id))
     entry.truncated = Truncated(request_id, generation, length, session.generation) if request_id else None
 
 
@@ -236,19 +238,9 @@ def attach(entry: Entry, *, generation: int | None, request_id: str) -> None:
     if generation is not None:
         check_owner(entry, generation)
     if not session.sealed:  # its layers are level, and nobody can have left anything half done
-        session.truncate(session.length)
+        session.truncate(session.length, note=last_cut.note_of_attach(request_id, generation))
     if request_id:
         entry.attached = Attached(request_id, generation, session.generation)
-
-
-def last_truncate(session: DecoderSession) -> Truncated | None:
-    """The stream's last truncate as it is known from an arena's file, if it had a request_id: what a start on
-    the file has done to the generation is no truncate, so a repeated request is still answered."""
-    cut = session.last_truncate
-    if cut is None or not cut.note:
-        return None
-    name = cut.note.decode("utf-8", "replace")
-    return Truncated(name, cut.generation - 1, cut.length, session.generation)
 
 
 def _is_new(session: DecoderSession, layers: Sequence[int], position: int, tokens: int) -> bool:

@@ -13,7 +13,7 @@ import time
 from rondel.decoder.attach import AttachedStream, attach
 from rondel.decoder.errors import InvalidLayer, InvalidShape, ProjectionNotFound
 from rondel.decoder.projection import fitted
-from rondel.server.exactly_once import last_truncate
+from rondel.server.last_cut import last_attach, last_truncate
 from rondel.server.logs import shortened
 from rondel.server.projections import ProjectionSets
 from rondel.server.streams import StreamRegistry
@@ -87,5 +87,5 @@ def _registered(stream: AttachedStream, streams: StreamRegistry, projections: Pr
         who = shortened(tag.handle)
         log.warning("stream %s goes on without its projections: %s", who, error.message)
     entry = streams.take_back(tag, stream.session)
-    entry.truncated = last_truncate(stream.session)
+    entry.truncated, entry.attached = last_truncate(stream.session), last_attach(stream.session)
     return True

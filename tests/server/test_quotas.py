@@ -18,6 +18,7 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.session import DecoderSession
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
+from rondel.server.tenants import Usage
 from rondel.v1 import generation_pb2
 
 Connect = Callable[[str], Client]
@@ -39,10 +40,17 @@ def beta(client: Client) -> Client:
     return bringing(client, TOKENS["beta"])
 
 
+async def at_rest(server: Server) -> Usage:
+    """What alpha has when its calls are over: a handler ends after its answer."""
+    while server.streams.usage("alpha").calls:
+        await asyncio.sleep(0.01)
+    return server.streams.usage("alpha")
+
+
 async def test_streams(alpha: Client, beta: Client, server: Server, tokens: Tokens) -> None:
     limit(server, "max_streams = 2")
     first, second = await alpha.open(request_id="mine"), await alpha.open()
-    before = server.streams.usage("alpha"), server.arena.stats()
+    before = await at_rest(server), server.arena.stats()
     raw = await exported(alpha, first)
     for call in (
         alpha.open(),
@@ -51,7 +59,7 @@ async def test_streams(alpha: Client, beta: Client, server: Server, tokens: Toke
     ):
         failure = await refusal(call, "streams")
         assert (failure.facts["limit"], hint(failure)) == ("2", None)
-    assert (server.streams.usage("alpha"), server.arena.stats()) == before
+    assert (await at_rest(server), server.arena.stats()) == before
     async with Decode(alpha) as decode:
         (result,) = await decode.ask(decode.opening(1))
         checked(failed(result), "streams")
@@ -71,7 +79,7 @@ async def test_bytes(alpha: Client, beta: Client, server: Server) -> None:
     first, second = await alpha.open(), await alpha.open()
     assert (await alpha.info()).memory.budget == 3 * EACH - 1
     raw = await exported(alpha, first)
-    before = server.streams.usage("alpha"), server.arena.stats()
+    before = await at_rest(server), server.arena.stats()
     for call in (
         alpha.open(),
         alpha.fork(first, 0),
@@ -80,7 +88,7 @@ async def test_bytes(alpha: Client, beta: Client, server: Server) -> None:
         failure = await refusal(call, "bytes")
         assert int(failure.facts["available"]) == EACH - 1
         assert (int(failure.facts["limit"]), hint(failure)) == (3 * EACH - 1, None)
-    assert (server.streams.usage("alpha"), server.arena.stats()) == before
+    assert (await at_rest(server), server.arena.stats()) == before
     await alpha.fork(first, 0, most=0, prefix="small")  # needs next to nothing
     for _ in range(4):
         await beta.open()

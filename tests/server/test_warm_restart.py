@@ -155,6 +155,54 @@ async def test_requests_are_answered_again_as_before_the_kill(
     assert await refused(client.attention.TruncateStream(cuts[1])) == "STALE_GENERATION"
 
 
+async def test_an_owner_that_was_replaced_stays_so_after_a_kill(
+    start: Start, connect: Connect, tokens: Tokens, path: str
+) -> None:
+    process = start(arena_file=path)
+    client = connect(process.address)
+    stream, other = await client.open(), await client.open()
+    await client.append(stream, 0, *tokens.kv(3))
+    attaches = [
+        pb.AttachStreamRequest(stream=stream, generation=number, request_id=f"owner {number}")
+        for number in range(2)
+    ]
+    for attach in attaches:
+        await client.attention.AttachStream(attach)
+    cut = pb.TruncateStreamRequest(stream=other, request_id="cut")
+    await client.attention.AttachStream(pb.AttachStreamRequest(stream=other, generation=0))
+    cut.generation = 1
+    await client.attention.TruncateStream(cut)
+
+    async def reason(call: Awaitable[object]) -> str:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        return Failure.of_call(caught.value).reason
+
+    def named(generation: int, request_id: str = "") -> Awaitable[pb.AttachStreamResponse]:
+        return client.attention.AttachStream(
+            pb.AttachStreamRequest(stream=stream, generation=generation, request_id=request_id)
+        )
+
+    for generation in (3, 4):
+        await process.end(signal.SIGKILL)
+        process = start(arena_file=path)
+        client = connect(process.address)
+        # The first owner lost the stream to the second, whose own attach is answered again.
+        assert await reason(named(1, "again")) == "STALE_GENERATION"
+        assert await reason(named(0, "owner 0")) == "STALE_GENERATION"
+        close = pb.CloseStreamRequest(stream=stream, generation=1)
+        assert await reason(client.attention.CloseStream(close)) == "STALE_GENERATION"
+        for _ in range(2):
+            assert (await named(1, "owner 1")).stream.generation == generation
+        assert await reason(named(2, "owner 1")) == "INVALID_REQUEST"
+    assert (await named(2, "later")).stream.generation == 5
+    # Whoever has truncated may not have heard of it before the kill.
+    one = pb.AttachStreamRequest(stream=other, generation=0)
+    assert await reason(client.attention.AttachStream(one)) == "STALE_GENERATION"
+    one.generation = 1
+    assert (await client.attention.AttachStream(one)).stream.generation == 5
+
+
 async def test_an_import_that_was_not_finished_is_not_there(
     start: Start, connect: Connect, tokens: Tokens, path: str
 ) -> None:
