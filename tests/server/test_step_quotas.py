@@ -158,6 +158,24 @@ class TestOverload:
         assert failure.reason == "SEQUENCE_GAP"  # the stream's own matter
 
 
+async def test_what_an_operation_whose_time_passed_has_taken_is_given_back(
+    alpha: Client, server: Server, tokens: Tokens
+) -> None:
+    still(server)
+    limit(server, f"steps_per_second = {RATE}")
+    async with Decode(alpha) as decode:
+        await decode.open(1)
+        append = decode.op(1, append=tokens_of(0, *tokens.kv(RATE // SPEC.layers)), timeout_ms=500)
+        async with Held(server) as held:
+            await held.queued(decode.send(append), 1)
+            await asyncio.sleep(0.6)
+        (result,) = await decode.wait([append.op_id])
+        assert failed(result).reason == "DEADLINE_EXPIRED"
+        append.op_id, append.timeout_ms = decode.op().op_id, 0
+        (result,) = await decode.ask(append)
+        assert not result.status.code, result.status.message
+
+
 async def test_one_tenant_takes_no_more_than_its_rate_whatever_it_tries(
     connect: Connect, alpha: Client, beta: Client, server: Server, tokens: Tokens
 ) -> None:
