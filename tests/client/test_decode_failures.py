@@ -29,6 +29,7 @@ from rondel.decoder.errors import (
 from rondel.decoder.spec import StreamSpec
 
 SPEC = StreamSpec.uniform(layers=3, query_heads=4, kv_heads=2, head_dim=16, window=64, sinks=4, reserve=8)
+LONG = StreamSpec.uniform(layers=3, query_heads=2, kv_heads=2, head_dim=16, max_length=2048)
 WIDE = StreamSpec.uniform(layers=1, query_heads=32, kv_heads=1, head_dim=1, value_dim=256, max_length=64)
 
 
@@ -101,8 +102,8 @@ def test_what_nobody_waits_for_is_not_kept(connect: Callable[..., Any], proxy: A
     """A call that stands still, and callers that give up and come again."""
     client = connect(proxy.address)
     with client.decode() as call:
-        stream = call.open(SPEC)
-        _, k, v = Token(SPEC, 4).draw(2000)  # 1.5 MiB
+        stream = call.open(LONG)
+        _, k, v = Token(LONG, 4).draw(2000)  # 1.5 MiB
         call._lanes.channel._timeout = 0.05
         proxy.mute()
         for _ in range(14):
