@@ -91,10 +91,22 @@ def test_time_to_connect_and_time_to_be_answered_are_one(connect: Callable[..., 
     client = connect(proxy.address, timeout=10)
     client.info()
     with client.decode() as call:
-        call._lanes.channel._timeout = 1.0
-        proxy.delay = 0.7
+        call._lanes.channel._timeout = 2.0
+        proxy.delay = 0.5
+
+        def mute() -> None:
+            while (lane := call._lanes._lane) is None or not lane._greeted.done():
+                time.sleep(0.01)
+            proxy.mute()
+
+        muting = threading.Thread(target=mute)
+        muting.start()
+        began = time.monotonic()
         with pytest.raises(DeadlineExpired):
             call.attach("nobody")
+        assert time.monotonic() - began < 2.4
+        proxy.cut()
+        muting.join()
         proxy.delay = 0.0
 
 
