@@ -15,7 +15,7 @@ from rondel.client.aio_stream import AsyncStream
 from rondel.client.batch import step_batch
 from rondel.client.calls import Call, Detached
 from rondel.client.channels import AsyncChannel
-from rondel.client.conversation import KINDS, Conversation
+from rondel.client.conversation import Conversation
 from rondel.client.limits import Limits
 from rondel.client.opened import Opened
 from rondel.client.operations import OpenOptions
@@ -103,9 +103,9 @@ class Lanes(AsyncRunner):
             try:
                 lane = await self._connected(left)
                 attempts.lasting = True
-                return await lane.ask(call, left)
+                return await lane.ask(call, attempts.left())
             except Detached:
-                if call.method is not calls.CLOSE:
+                if call.method not in calls.ALONE:
                     raise
                 continue  # the connection that it was bound to has just ended
             except (ServerUnavailable, Draining) as failure:
@@ -129,10 +129,9 @@ class Lanes(AsyncRunner):
         return [*self._left, *([] if self._lane is None else [self._lane])]
 
     def _takes(self, call: Call) -> bool:
-        """Whether a call can be an operation. For a close no stream is attached to: it does without."""
-        kind = KINDS.get(call.method.path)
-        if kind != "close":
-            return kind is not None
+        """Whether a call can be an operation. For some no stream is attached to: they do without."""
+        if call.method not in calls.ALONE:
+            return call.method.path in calls.KINDS
         request: Any = call.request
         return self._lane is not None and self._lane.conversation.binds(request.stream.handle)
 

@@ -102,6 +102,21 @@ DECODE: Final = Method(f"{_ATTENTION}/Decode", cast(Any, Raw), cast(Any, Raw))
 GENERATE: Final = Method(f"{_GENERATION}/Generate", gen.GenerateRequest, gen.GenerateResponse)
 MODELS: Final = Method(f"{_GENERATION}/ListModels", gen.ListModelsRequest, gen.ListModelsResponse)
 
+KINDS: Final = {
+    OPEN.path: "open",
+    ATTACH.path: "attach",
+    STEP.path: "step",
+    APPEND.path: "append",
+    ATTEND.path: "attend",
+    TRUNCATE.path: "truncate",
+    SEAL.path: "seal",
+    CLOSE.path: "close",
+}
+"""What a Decode call can do, by the unary method that does it."""
+ALONE: Final = (CLOSE, TRUNCATE)
+"""For these no stream is attached to: carried out over a connection that was lost, they are answered again by
+their request_id; but after a truncate nobody can attach in the generation before it."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -153,10 +168,15 @@ class Attempts:
 
     def begin(self) -> float:
         """Count a try; the seconds it may take. Raises DeadlineExpired."""
+        left = self.left()
+        self._made += 1
+        return left
+
+    def left(self) -> float:
+        """The seconds until the deadline. Raises DeadlineExpired."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise DeadlineExpired(f"no answer within {self._timeout:g} s", timeout=f"{self._timeout:g}")
-        self._made += 1
         return left
 
     def pause(self, error: RondelError) -> float:

@@ -17,6 +17,7 @@ from rondel.client.calls import Call, Detached
 from rondel.client.errors import item_error
 from rondel.client.limits import MESSAGE_AIM, Limits
 from rondel.decoder.errors import (
+    DeadlineExpired,
     QuotaExceeded,
     RondelError,
     ServerInternal,
@@ -25,17 +26,8 @@ from rondel.decoder.errors import (
 )
 from rondel.v1 import attention_pb2 as pb
 
-KINDS: Final = {
-    calls.OPEN.path: "open",
-    calls.ATTACH.path: "attach",
-    calls.STEP.path: "step",
-    calls.APPEND.path: "append",
-    calls.ATTEND.path: "attend",
-    calls.TRUNCATE.path: "truncate",
-    calls.SEAL.path: "seal",
-    calls.CLOSE.path: "close",
-}
-"""What a Decode call can do, by the unary method that does it."""
+_EXTRA: Final = pb.DecodeRequest(received_op_id=(1 << 64) - 1, max_response_bytes=(1 << 32) - 1).ByteSize()
+"""Most bytes of a message besides its operations."""
 
 
 class Answer(Protocol):
@@ -126,6 +118,8 @@ class Conversation:
         with self._lock:
             ticket.dropped = True
             ticket.answer = None
+            if ticket.op_id not in self._sent:
+                ticket.raw = b""
 
     def next_message(self) -> bytes | None:
         """What is to be sent now, if anything is."""
@@ -140,7 +134,7 @@ class Conversation:
                     self._unsent.popleft()
                     continue
                 more = len(ticket.raw)
-                if parts and size + more > min(MESSAGE_AIM, self._limits.in_force):
+                if parts and size + more > min(MESSAGE_AIM, self._limits.in_force - _EXTRA):
                     break
                 if self._sent_bytes and self._sent_bytes + more > self._window:
                     break  # the server may read no further
@@ -179,6 +173,8 @@ class Conversation:
 
     def end(self, error: RondelError) -> None:
         """The call is over: what is not answered fails with that. What came first counts."""
+        if isinstance(error, DeadlineExpired):  # the server's patience; an operation may have time left
+            error = ServerUnavailable(error.message, target=self._target)
         with self._lock:
             self._over = True
             if self._error is None:
@@ -199,7 +195,7 @@ class Conversation:
         _give(self._greeted)
 
     def _ticket(self, call: Call, timeout: float, answer: Answer | None) -> Ticket:
-        kind = KINDS[call.method.path]
+        kind = calls.KINDS[call.method.path]
         message = pb.DecodeRequest()
         operation = message.operations.add()
         handle = self._name(operation, kind, call.request)
@@ -207,13 +203,14 @@ class Conversation:
         operation.op_id = self._op_id
         operation.timeout_ms = min((1 << 32) - 1, max(1, int(timeout * 1000)))
         raw = message.SerializeToString()
-        if len(raw) > self._limits.own:
+        if len(raw) > self._limits.in_force - _EXTRA:  # which would end the call, and so what others do
+            side = "client" if self._limits.in_force == self._limits.own else "server"
             raise QuotaExceeded(
-                f"a request of {len(raw)} bytes is larger than this client's max_message_bytes, "
-                f"{self._limits.own}; send fewer tokens at a time, or make the client with a larger one",
+                f"a request of {len(raw)} bytes is larger than this {side}'s max_message_bytes, "
+                f"{self._limits.in_force}; send fewer tokens at a time, or have a larger one",
                 requested=len(raw),
-                limit=self._limits.own,
-                side="client",
+                limit=self._limits.in_force,
+                side=side,
             )
         return Ticket(self._op_id, kind, raw, operation.stream_ref, handle, answer)
 

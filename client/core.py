@@ -191,8 +191,7 @@ class StreamCore(LastingStream):
 
     def _seal(self) -> Steps[None]:
         with self.alone():
-            request = pb.SealStreamRequest(stream=self._ref, generation=self._generation)
-            reply = yield from self._ask(calls.SEAL, request)
+            reply = yield from self._ask(calls.SEAL, pb.SealStreamRequest(stream=self._ref))
             self._length = reply.committed_length
 
     def _stats(self, quality: bool) -> Steps[StreamStats]:
@@ -211,15 +210,20 @@ class StreamCore(LastingStream):
             return
         if self._closing is None:  # one that failed may have been carried out: it keeps its name
             self._closing = pb.CloseStreamRequest(stream=self._ref, request_id=request_id())
-        if self._truncating or self._attaching:  # so may these, and then the generation is another one
-            self._closing.ClearField("generation")
-        else:
-            self._closing.generation = self._generation
         # A lease may have been faster, the server another one by now, or the stream somebody else's.
         with suppress(StreamNotFound, StreamClosed, StaleGeneration):
-            yield from ask(calls.CLOSE, self._closing)
+            try:
+                yield from self._ask_to_close(self._closing)
+            except StaleGeneration:  # or a call of its own, which goes on, has attached to it meanwhile
+                yield from self._ask_to_close(self._closing)
         self._closed = True
         self._opened.pop(self.handle, None)
+
+    def _ask_to_close(self, request: pb.CloseStreamRequest) -> Steps[pb.CloseStreamResponse]:
+        request.generation = self._generation
+        if self._truncating or self._attaching:  # which may have been carried out: then it is another one
+            request.ClearField("generation")
+        return (yield from ask(calls.CLOSE, request))
 
     def item(
         self,

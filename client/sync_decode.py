@@ -16,7 +16,7 @@ from rondel.client import calls, operations
 from rondel.client.batch import step_batch
 from rondel.client.calls import Call, Detached
 from rondel.client.channels import Channel
-from rondel.client.conversation import KINDS, Conversation
+from rondel.client.conversation import Conversation
 from rondel.client.limits import Limits
 from rondel.client.opened import Opened
 from rondel.client.operations import OpenOptions
@@ -99,9 +99,9 @@ class Lanes(Runner):
             try:
                 lane = self._connected(left)
                 attempts.lasting = True
-                return lane.ask(call, left)
+                return lane.ask(call, attempts.left())
             except Detached:
-                if call.method is not calls.CLOSE:
+                if call.method not in calls.ALONE:
                     raise
                 continue  # the connection that it was bound to has just ended
             except (ServerUnavailable, Draining) as failure:
@@ -118,16 +118,18 @@ class Lanes(Runner):
             lane.close()
 
     def _takes(self, call: Call) -> bool:
-        """Whether a call can be an operation. For a close no stream is attached to: it does without."""
-        kind = KINDS.get(call.method.path)
-        if kind != "close":
-            return kind is not None
+        """Whether a call can be an operation. For some no stream is attached to: they do without."""
+        if call.method not in calls.ALONE:
+            return call.method.path in calls.KINDS
         request: Any = call.request
         return self._lane is not None and self._lane.conversation.binds(request.stream.handle)
 
     def _connected(self, seconds: float) -> Lane:
         with self._lock:
             lane = self._lane
+            if self._closed:  # another thread has done so meanwhile, and ends no lane any more
+                target = self.channel.target
+                raise ServerUnavailable(f"the call to {target} was closed", target=target)
             if lane is None or not lane.conversation.usable:
                 lane = self._lane = Lane(self.channel, self._limits)
                 self._forgotten.detach()

@@ -14,7 +14,7 @@ from rondel.decoder.errors import DeadlineExpired, InvalidRequest, RondelError
 from rondel.server.bound import Bindings
 from rondel.server.config import ServerConfig
 from rondel.server.decode_operations import Operations
-from rondel.server.door import Call
+from rondel.server.door import NOTHING_DONE, Call
 from rondel.server.duplex import Duplex
 from rondel.server.patience import Patience
 from rondel.server.pending import Pending
@@ -64,10 +64,12 @@ class Conversation:
         self._stall = config.stall_timeout_seconds
         self._patience = Patience(self._stall or None)
         self._last = 0
-        # Messages, with size and time of arrival; `_at` is the next operation of the first. It is looked at
-        # when its turn has come: what is made of a small one takes many times its room.
-        self._held: deque[tuple[pb.DecodeRequest, int, float]] = deque()
+        # Messages as they came, with their time of arrival; `_first` is what the first one says, `_at` its
+        # next operation. The others are parsed again when their turn has come: parsed, they take up to fifty
+        # times their room.
+        self._held: deque[tuple[bytes, float]] = deque()
         self._held_bytes = 0
+        self._first: pb.DecodeRequest | None = None
         self._at = 0
         self._next: Pending | None = None
         self._running: set[Pending] = set()
@@ -193,10 +195,13 @@ class Conversation:
             self._wake()
         self._last = last
         if messages:
-            self._held.append((request, len(raw), time.monotonic()))
+            if not self._held:
+                self._first = request
+            self._held.append((raw, time.monotonic()))
             self._held_bytes += len(raw)
             self._admit()
-            if self._held:  # the other task knows how long the client may take
+            # The other task knows how long the client may take, and begins to count with the first message.
+            if len(self._held) == 1:
                 self._wake()
 
     def _admit(self) -> None:
@@ -204,11 +209,13 @@ class Conversation:
         if not self._held:
             return
         while self._held:
-            request, size, arrived = self._held[0]
-            pending = self._next
+            raw, arrived = self._held[0]
+            if self._first is None:
+                self._first = pb.DecodeRequest.FromString(raw)
+            operations, pending = self._first.operations, self._next
             if pending is None:
-                message = request.operations[self._at]
-                own = size if len(request.operations) == 1 else message.ByteSize()
+                message = operations[self._at]
+                own = len(raw) if len(operations) == 1 else message.ByteSize()
                 pending = Pending(message, own, self._deadline(message, arrived), self._finished)
                 self._operations.prepare(pending, self._bindings, self._call.tenant)
             if not self._window.has_room(pending.reply_bytes):
@@ -216,10 +223,10 @@ class Conversation:
                 break
             self._next = None
             self._at += 1
-            if self._at == len(request.operations):
+            if self._at == len(operations):
                 self._held.popleft()
-                self._held_bytes -= size
-                self._at = 0
+                self._held_bytes -= len(raw)
+                self._first, self._at = None, 0
             self._window.expect(pending.reply_bytes)
             self._begin(pending)
         if self._held_bytes <= self._most_held:
@@ -235,15 +242,12 @@ class Conversation:
         try:
             if steps := of_operation(pending.message):  # a debt is no reason not to close a stream
                 self._call.take(steps)
-                pending.steps = steps
             self._operations.begin(pending, self._call.tenant)
         except RondelError as error:  # it was not let in
             self._finished(pending, None, error)
 
     def _finished(self, pending: Pending, reply: Any, error: Exception | None) -> None:
         self._running.discard(pending)
-        if pending.operation is None or pending.operation.began is None:
-            self._call.owe(-pending.steps)
         # Each knows the other: tens of KiB that would stay until the garbage collector comes by.
         pending.operation = None
         if error is None:
@@ -252,6 +256,8 @@ class Conversation:
             except Exception as failure:  # noqa: BLE001 - it is the operation's, and not the scheduler's
                 pending.fail(failure, self._bindings)
         else:  # not raised here, where its traceback would come to know this frame
+            if isinstance(error, NOTHING_DONE):
+                self._call.owe(-of_operation(pending.message))
             pending.fail(error, self._bindings)
         self._answered(pending)
 

@@ -17,7 +17,7 @@ from rondel.decoder.errors import InvalidRequest
 from rondel.decoder.session import DecoderSession
 from rondel.server import loads, returns
 from rondel.server.bound import Bindings, Bound, not_bound
-from rondel.server.bounds import bounded_texts, check_items, check_size, check_texts
+from rondel.server.bounds import MESSAGES, bounded_texts, check_items, check_size, check_texts
 from rondel.server.config import ServerConfig
 from rondel.server.entries import Entry
 from rondel.server.pending import PLAIN_BYTES, Pending
@@ -41,6 +41,11 @@ _TEXTS: Final = {
     }.items()
 }
 """The texts of those requests that have any."""
+
+ERROR_BYTES: Final = 1024
+"""What the result of an item that has failed has at most, but for a few with three times that."""
+OPENED_BYTES: Final = MESSAGES["rondel.v1.OpenStreamRequest"] + (128 << 10)
+"""More than what is said of a stream that is there: its specification is in it, with all its defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,7 @@ class Operations:
             return
         if pending.kind in ("open", "attach"):
             pending.bound = bindings.bind(ref)
+            pending.reply_bytes = OPENED_BYTES
             work = self._open if pending.kind == "open" else self._attach
             pending.work = partial(work, pending.bound, request, tenant)
             pending.load = loads.OPEN
@@ -162,12 +168,11 @@ class Operations:
         layer, most = request.layer, self._config.max_message_bytes
         size = 0
         for item, stream in zip(request.items, bound, strict=True):
-            if stream is None:
-                continue
-            width = stream.width(layer)
+            width = 0 if stream is None else stream.width(layer)
             if width is None:
                 return most  # the operation that binds it is under way
-            size += _bytes_of_rows(width, item.embeddings if item.HasField("embeddings") else item.q)
+            rows = _bytes_of_rows(width, item.embeddings if item.HasField("embeddings") else item.q)
+            size += max(rows, ERROR_BYTES)
         return min(max(size, PLAIN_BYTES), most)
 
     def _attend_bytes(self, request: pb.AttendRequest, bound: Bound) -> int:

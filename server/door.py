@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -31,6 +31,9 @@ from rondel.server.security import Security
 from rondel.server.tenants import Tenant
 
 log = logging.getLogger("rondel.server")
+
+NOTHING_DONE: Final = (Overloaded, Draining, DeadlineExpired)
+"""After these a call, or an operation of one, has taken no steps of what its tenant may."""
 
 
 class _Context(Protocol):
@@ -68,12 +71,12 @@ class Call:
         self.take(number)
         try:
             yield
-        except (Overloaded, Draining, DeadlineExpired):
+        except NOTHING_DONE:
             self._who.steps.owe(-number)
             raise
 
     def take(self, number: int) -> None:
-        """:meth:`steps` that are not given back; of 0, whether nothing is owed."""
+        """:meth:`steps` that are not given back; of 0, whether nothing is owed. Raises QuotaExceeded."""
         self._who.steps.take(number)
 
     def owe(self, number: int) -> None:

@@ -25,7 +25,7 @@ class Pending:
 
     __slots__ = (
         *("bound", "deadline", "kind", "load", "message", "operation"),
-        *("reply_bytes", "response", "size", "steps", "work"),
+        *("reply_bytes", "response", "size", "work"),
         *("_cancelled", "_settled", "_told"),
     )
 
@@ -41,8 +41,6 @@ class Pending:
         """What the scheduler is to carry out; None: nothing, the result is there."""
         self.load = loads.SHORT
         """What that will cost."""
-        self.steps = 0
-        """How many were taken from what the tenant may do per second."""
         self.operation: Operation | None = None
         """What the scheduler has for it."""
         self.bound: Bound | None = None

@@ -8,6 +8,7 @@ import inspect
 import os
 import socket
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -201,6 +202,8 @@ class Proxy:
 
     def __init__(self, target: str) -> None:
         self._target = target
+        self.delay = 0.0
+        """Seconds that answers take on their way."""
         self._muted = threading.Event()
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -253,6 +256,8 @@ class Proxy:
     def _pass(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                if answers:
+                    time.sleep(self.delay)
                 if not (answers and self._muted.is_set()):
                     sink.sendall(data)
         for end in (source, sink):
