@@ -55,7 +55,7 @@ async def test_more_operations_are_no_sign_that_results_are_taken(client: Client
             except asyncio.InvalidStateError:
                 break
             except grpc.aio.AioRpcError:
-                return  # it has ended; of a message that meets the end grpc.aio makes the reason (issue 36066)
+                return  # it has ended; for a message that meets the end grpc.aio loses why (issue 36066)
         assert (await lost(decode)).reason == "DEADLINE_EXPIRED"
 
 
