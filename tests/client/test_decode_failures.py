@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from restarts import Token
-from transports import to
+from transports import flags, to
 
 from rondel.client import AsyncAttentionClient, AttentionClient
 from rondel.client.cli.launch import server
@@ -36,7 +36,7 @@ WIDE = StreamSpec.uniform(layers=1, query_heads=32, kv_heads=1, head_dim=1, valu
 def test_an_operation_too_large_for_the_server_harms_no_other(connect: Callable[..., Any]) -> None:
     """It ended the call, and all that was under way there failed with its error."""
     token = Token(SPEC, 1)
-    with server("--budget-bytes=67108864", "--max-message-bytes=4096") as running:
+    with server("--budget-bytes=67108864", "--max-message-bytes=4096", *flags()) as running:
         client = connect(running.address)
         with client.decode() as call:
             stream, other = call.open(SPEC), call.open(SPEC)
@@ -131,7 +131,7 @@ def test_what_nobody_waits_for_is_not_kept(connect: Callable[..., Any], proxy: A
 
 async def test_a_call_that_the_server_gave_up_is_made_anew() -> None:
     """The client did not take its results for a while; that is no reason for what has time to fail."""
-    with server("--decode-window-bytes=65536", "--stall-timeout-seconds=0.3") as running:
+    with server("--decode-window-bytes=65536", "--stall-timeout-seconds=0.3", *flags()) as running:
         address = running.address
         async with AsyncAttentionClient(address, **to(address)) as client, client.decode() as call:
             streams = [await call.open(WIDE) for _ in range(12)]
