@@ -47,7 +47,8 @@ async def test_a_server_bears_what_no_client_should_send(tmp_path: Path) -> None
         reasons = {reason for endings in found.endings.values() for reason in endings}
         assert {"OK", "INVALID_REQUEST", "INVALID_SHAPE", "INVALID_SPEC", "CORRUPT_SNAPSHOT"} <= reasons
         after = await asyncio.to_thread(server.settled, before, 30.0)
-        assert (after.tasks, after.streams, after.reserved) == (before.tasks, 0, 0)
+        assert after.tasks <= before.tasks  # of a server that has just begun one more may be at work
+        assert (after.streams, after.reserved) == (0, 0)
         assert server.stop() == 0
         assert server.complaints() == []
 
