@@ -79,8 +79,10 @@ class TestShortDeadlines:
         assert late == []
         assert server.scheduler.late_starts == 0
         assert set(outcomes) <= {"OK", "LATE", "UNAVAILABLE", "DEADLINE_EXCEEDED"}
-        assert outcomes["OK"] > 0
         assert outcomes["UNAVAILABLE"] + outcomes["DEADLINE_EXCEEDED"] > 0
+        # A slow machine may answer none of them in time; what has time is carried out as ever.
+        (result,) = await client.step(0, item(streams[0], lengths[0], *tokens.qkv(1)))
+        assert not result.status.code, result.status.message
         assert (server.scheduler.waiting_bytes, server.scheduler.waiting_seconds) == (0, 0.0)
 
 
