@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,9 +13,10 @@ from rondel.decoder.kernels import Kernels, Query
 from rondel.decoder.options import AttendOptions
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.turn import Turn
+from rondel.decoder.usual import UsualStep
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """What :meth:`DecoderSession.step` takes: q [n, Hq, Dk], k [n, Hkv, Dk], v [n, Hkv, Dv], float32."""
 
@@ -28,7 +28,7 @@ class Step:
     options: AttendOptions | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """out [n, Hq, Dv] and lse [n, Hq], float32."""
 
@@ -37,15 +37,32 @@ class StepResult:
 
 
 @dataclass(slots=True)
-class _Begun:
-    """A step whose tokens are stored and whose queries wait; ``number`` is its place in the batch."""
+class _Step:
+    """A step that is no usual one: its tokens are stored and its queries wait."""
 
-    number: int
     session: DecoderSession
     call: LayerCall
     undo: Undo
     first: int
     queries: list[Query]
+
+    @property
+    def out(self) -> Floats:
+        return self.call.asked[0].out
+
+    @property
+    def lse(self) -> Floats:
+        return self.call.asked[0].lse
+
+    def finish(self) -> None:
+        self.call.finish()
+        self.session._extent.advance(self.call.layer, self.first + len(self.call.k))
+
+    def restore(self) -> None:
+        self.undo.restore()
+
+
+_Begun = UsualStep | _Step
 
 
 def run_steps(steps: Sequence[Step]) -> list[StepResult | Exception]:
@@ -56,24 +73,25 @@ def run_steps(steps: Sequence[Step]) -> list[StepResult | Exception]:
     second time it is busy. What is no Exception (KeyboardInterrupt) is raised, and every step is undone.
     """
     results: dict[int, StepResult | Exception] = {}
-    begun: dict[Kernels, list[_Begun]] = defaultdict(list)
+    begun: dict[Kernels, list[tuple[int, _Begun]]] = {}
     # Not an ExitStack: it would be a tenth of a small step's time.
     turns: list[Turn] = []
-    undos: list[Undo] = []
+    undos: list[Undo | UsualStep] = []
     try:
         for number, step in enumerate(steps):
             try:
-                done = _begin(number, step, turns, undos)
+                done = _begin(step, turns, undos)
             except Exception as error:  # noqa: BLE001 - it is the answer to this step
                 results[number] = error
+                continue
+            if isinstance(done, StepResult):
+                results[number] = done
             else:
-                if isinstance(done, _Begun):
-                    begun[done.session._kernels].append(done)
-                else:
-                    results[number] = done
+                begun.setdefault(step.session._kernels, []).append((number, done))
         for kernels, together in begun.items():
-            for item, fault in zip(together, _attend(kernels, together), strict=True):
-                results[item.number] = _end(item, fault)
+            faults = _attend(kernels, [item for _, item in together])
+            for (number, item), fault in zip(together, faults, strict=True):
+                results[number] = _end(item, fault)
     except BaseException:
         for undo in reversed(undos):
             undo.restore()
@@ -86,28 +104,35 @@ def run_steps(steps: Sequence[Step]) -> list[StepResult | Exception]:
     return [results[number] for number in range(len(steps))]
 
 
-def _begin(number: int, step: Step, turns: list[Turn], undos: list[Undo]) -> _Begun | StepResult:
+def _begin(step: Step, turns: list[Turn], undos: list[Undo | UsualStep]) -> _Begun | StepResult:
     """Take the session's turn and store the tokens; both are noted."""
     session = step.session
     if not isinstance(session, DecoderSession):
         raise InvalidRequest(
             f"a step's session must be a DecoderSession, got {type(session).__name__}", field="session"
         )
+    kernels = session._kernels
     session._turn.begin()
     turns.append(session._turn)
+    if step.options is None:
+        usual = session._usual.begin(step.layer, step.q, step.k, step.v, kernels, undos)
+        if usual is not None:
+            undos.append(usual)
+            return usual
     writer, rings = session._writer, session._ring(step.layer)
-    call = LayerCall.of_step(step.layer, rings, step.q, step.k, step.v, step.options, session._kernels)
+    call = LayerCall.of_step(step.layer, rings, step.q, step.k, step.v, step.options, kernels)
     calls = [call]
     pieces = writer.pieces(calls)
     undo = writer.undo(calls, pieces)
     undos.append(undo)
     try:
         if pieces is not None:  # a one-layer stream that wraps within the step, or a long one
-            writer.carry_out(calls, pieces, session._kernels)
-            return _result(call)
+            writer.carry_out(calls, pieces, kernels)
+            (rows,) = call.asked
+            return StepResult(rows.out, rows.lse)
         part = slice(0, len(call.k))
-        first = writer.place(call, part, session._kernels)
-        return _Begun(number, session, call, undo, first, call.queries(session._arena.base, first, part))
+        first = writer.place(call, part, kernels)
+        return _Step(session, call, undo, first, call.queries(session._arena.base, first, part))
     except Exception:
         undo.restore()
         raise
@@ -129,16 +154,9 @@ def _attend(kernels: Kernels, together: Sequence[_Begun]) -> list[Exception | No
 def _end(item: _Begun, error: Exception | None) -> StepResult | Exception:
     if error is None:
         try:
-            item.call.finish()
+            item.finish()
+            return StepResult(item.out, item.lse)
         except Exception as late:  # noqa: BLE001 - it is the answer to this step
             error = late
-    if error is not None:
-        item.undo.restore()
-        return error
-    item.session._extent.advance(item.call.layer, item.first + len(item.call.k))
-    return _result(item.call)
-
-
-def _result(call: LayerCall) -> StepResult:
-    (rows,) = call.asked
-    return StepResult(rows.out, rows.lse)
+    item.restore()
+    return error

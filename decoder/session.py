@@ -28,6 +28,7 @@ from rondel.decoder.readable import ReadableStream
 from rondel.decoder.restore import restored
 from rondel.decoder.snapshot import PreservedStream
 from rondel.decoder.spec import StreamSpec
+from rondel.decoder.usual import UsualSteps
 from rondel.decoder.writer import Writer
 
 
@@ -84,6 +85,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         arena.note(self)
         self._kernels = tier
         self._writer = Writer(spec, extent, rings, pages, arena)
+        self._usual = UsualSteps(extent, rings, pages, arena)
 
     @classmethod
     def restore(
@@ -207,10 +209,13 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         a ring cannot take it at once.
         """
         with self._turn:
-            call = LayerCall.of_step(layer, self._ring(layer), q, k, v, options, self._kernels)
-            self._writer.apply([call], self._kernels)
-        (rows,) = call.asked
-        return (rows.out, rows.lse) if return_lse else rows.out
+            answer = self._usual.step(layer, q, k, v, self._kernels) if options is None else None
+            if answer is None:
+                call = LayerCall.of_step(layer, self._ring(layer), q, k, v, options, self._kernels)
+                self._writer.apply([call], self._kernels)
+                (rows,) = call.asked
+                answer = rows.out, rows.lse
+        return answer if return_lse else answer[0]
 
     def step_embeddings(self, layer: int, x: Floats, *, options: AttendOptions | None = None) -> Floats:
         """:meth:`step` of what the projection makes of x [n, d_model]. Raises ProjectionNotFound, too."""

@@ -22,6 +22,9 @@ class Turn:
         self.closed = False
         self._lock = threading.Lock()
 
+    looked_at = True
+    """Whether it begins at once: nothing is still to be checked."""
+
     def begin_last(self) -> None:
         """Enter to end the stream, whatever is in it. :meth:`end` is then the caller's duty."""
         if not self._lock.acquire(blocking=False):
@@ -55,6 +58,7 @@ class CheckedTurn(Turn):
     def __init__(self, check: Callable[[], str]) -> None:
         super().__init__()
         self._check: Callable[[], str] | None = check
+        self.looked_at = False
 
     def begin(self) -> None:
         self.begin_last()
@@ -68,5 +72,6 @@ class CheckedTurn(Turn):
             self.end()
             raise
         self._check = None
+        self.looked_at = True
 
     __enter__ = begin

@@ -63,6 +63,11 @@ class StreamView:
         return self._turn.closed
 
     @property
+    def looked_at(self) -> bool:
+        """Whether the next call begins at once: what was found in a file is looked at by the first one."""
+        return self._turn.looked_at
+
+    @property
     def max_chunk(self) -> int | None:
         """How far a layer may run ahead of ``length`` once wrapped; None = nothing ever wraps."""
         return self.spec.max_chunk

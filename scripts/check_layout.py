@@ -87,6 +87,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "kernels", "rows")),
     ),
     f"{_DECODER}.writer": (_ERRORS, _SPEC, *(f"{_DECODER}.{name}" for name in ("call", "cache", "kernels"))),
+    f"{_DECODER}.usual": (_SPEC, *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "kernels"))),
     f"{_DECODER}.machine": (),
     f"{_DECODER}.pool": (_ERRORS, f"{_DECODER}.machine", f"{_DECODER}.kernels"),
     f"{_DECODER}.turn": (_ERRORS,),
@@ -115,12 +116,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         f"{_DECODER}.{name}"
         for name in (
             *("errors", "spec", "options", "explanation", "arrays", "answer", "call", "projection", "writer"),
-            *("pool", "cache", "kernels", "binary", "readable", "snapshot", "restore", "kept"),
+            *("pool", "cache", "kernels", "binary", "readable", "snapshot", "restore", "kept", "usual"),
         )
     ),
     f"{_DECODER}.batch": (
         *(_ERRORS, _OPTIONS),
-        *(f"{_DECODER}.{name}" for name in ("arrays", "cache", "call", "session", "kernels", "turn")),
+        *(
+            f"{_DECODER}.{name}"
+            for name in ("arrays", "cache", "call", "session", "kernels", "turn", "usual")
+        ),
     ),
     f"{_DECODER}.arena_report": tuple(
         f"{_DECODER}.{name}" for name in ("cache", "checks", "damage", "kernels")

@@ -55,11 +55,11 @@ class AttentionService:
         return await self._on_worker(self._work.open, request, call, loads.OPEN)
 
     async def append_token(self, request: pb.AppendTokenRequest, call: Call) -> pb.AppendTokenResponse:
-        with call.steps(steps.of_append(request)):
+        with call.steps(steps.of_append, request):
             return await self._on_worker(self._work.append, request, call, loads.of_append(request))
 
     async def attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
-        with call.steps(steps.of_attend(request)):
+        with call.steps(steps.of_attend, request):
             return await self._scheduler.run_piecewise(
                 partial(self._scoped, self._work.attend, request, call.tenant),
                 cost=call.size,
@@ -70,7 +70,7 @@ class AttentionService:
 
     async def step(self, request: pb.StepRequest, call: Call) -> pb.StepResponse:
         check_items("step", "items", len(request.items), self._config.max_step_items)
-        with call.steps(steps.of_step(request)):
+        with call.steps(steps.of_step, request):
             return await self._scheduler.run_jointly(
                 self._stepping,
                 Asked(call.tenant, request, pb.StepResponse()),

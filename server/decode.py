@@ -240,11 +240,18 @@ class Conversation:
             return
         self._running.add(pending)
         try:
-            if steps := of_operation(pending.message):  # a debt is no reason not to close a stream
+            # A debt is no reason not to close a stream.
+            if self._call.metered and (steps := of_operation(pending.message)):
                 self._call.take(steps)
-            self._operations.begin(pending, self._call.tenant)
+            self._operations.begin(pending, self._call.tenant, alone=self._is_alone())
         except RondelError as error:  # it was not let in
             self._finished(pending, None, error)
+
+    def _is_alone(self) -> bool:
+        """Whether the operation that begins is the only one, as far as the call knows: all results of others
+        have been written. Of a client that has many on the way they are better gathered by the worker, and
+        their results written together."""
+        return len(self._running) == 1 and self._waiting is not None and not self._waiting.done()
 
     def _finished(self, pending: Pending, reply: Any, error: Exception | None) -> None:
         self._running.discard(pending)
@@ -256,7 +263,7 @@ class Conversation:
             except Exception as failure:  # noqa: BLE001 - it is the operation's, and not the scheduler's
                 pending.fail(failure, self._bindings)
         else:  # not raised here, where its traceback would come to know this frame
-            if isinstance(error, NOTHING_DONE):
+            if self._call.metered and isinstance(error, NOTHING_DONE):
                 self._call.owe(-of_operation(pending.message))
             pending.fail(error, self._bindings)
         self._answered(pending)

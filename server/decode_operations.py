@@ -48,14 +48,14 @@ OPENED_BYTES: Final = MESSAGES["rondel.v1.OpenStreamRequest"] + (128 << 10)
 """More than what is said of a stream that is there: its specification is in it, with all its defaults."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Steps(Asked):
     """The items of a step in a Decode call."""
 
     bound: tuple[Bound | None, ...]
 
-    def entry(self, number: int, streams: TenantStreams) -> Entry:
-        item, bound = self.request.items[number], self.bound[number]
+    def entry(self, number: int, item: pb.StepItem, streams: TenantStreams) -> Entry:
+        bound = self.bound[number]
         if item.HasField("stream"):
             raise _unwanted()
         if bound is None:
@@ -100,10 +100,11 @@ class Operations:
         except Exception as error:  # noqa: BLE001 - one operation's error must not be the others'
             pending.fail(error, bindings)
 
-    def begin(self, pending: Pending, tenant: str) -> None:
-        """Hands an operation to the scheduler. Raises Overloaded, Draining, DeadlineExpired."""
+    def begin(self, pending: Pending, tenant: str, *, alone: bool) -> None:
+        """Hands an operation to the scheduler; if it is ``alone``, no other of the call being under way, it
+        may be over when this returns. Raises Overloaded, Draining, DeadlineExpired."""
         joint = pending.kind == "step"
-        pending.operation = self._scheduler.submit(
+        operation = self._scheduler.submit(
             pending,
             self._stepping if joint else _alone,
             pending.work,
@@ -113,7 +114,10 @@ class Operations:
             load=pending.load,
             joint=joint,
             piecewise=pending.kind == "attend",
+            at_once=alone and pending.short,
         )
+        if not pending.done():
+            pending.operation = operation
 
     def cancel(self, pending: Pending) -> None:
         """If the operation has not begun, it never does; and nobody is told."""
@@ -163,6 +167,9 @@ class Operations:
             return None if stream is None else self._streams.look_up(tenant, stream.handle)
 
         pending.load = loads.of_step(request, look_up)
+        if len(bound) == 1:
+            session = look_up(0)
+            pending.short = session is not None and session.looked_at
 
     def _step_bytes(self, request: pb.StepRequest, bound: tuple[Bound | None, ...]) -> int:
         layer, most = request.layer, self._config.max_message_bytes

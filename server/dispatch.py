@@ -20,6 +20,9 @@ JOINT_SECONDS: Final = 0.010
 """Beyond so many bytes of requests, or so much time, operations are not joined: what came first must not wait
 for all the rest, nor what comes next for all of it."""
 
+AT_ONCE_SECONDS: Final = 0.001
+"""What takes longer is not carried out where it came in: calls that come meanwhile are to be read."""
+
 _MAX_HINT_MS: Final = 10_000
 _MARGIN: Final = 1.25
 """A wait takes that much longer than estimated before a deadline is relied on: an answer has to get back, and
@@ -105,6 +108,18 @@ class Dispatch:
         if batch is None or operation not in batch.operations:
             self._queue.withdraw(operation)
 
+    def alone(self, operation: Operation, now: float) -> Batch | None:
+        """Only this operation, ahead of its turn, if nothing waits or is at work and it is short: to be given
+        to :meth:`finish`, as that of :meth:`next`. None: it is to go the usual way, and nothing has changed.
+        """
+        if self._queue or self._at_work is not None or operation.expired(now):
+            return None
+        operation.estimate = self._model.estimate(operation.load)
+        if operation.estimate > AT_ONCE_SECONDS:
+            return None
+        self._at_work = batch = Batch([operation], now, operation.estimate, operation.cost)
+        return batch
+
     def next(self, now: float) -> Batch | None:
         """What to carry out now, and what is left out; None = nothing waits. Before the next one, the batch
         is to be given to :meth:`finish`."""
@@ -135,7 +150,8 @@ class Dispatch:
         if operations:
             expected = batch.estimate + LEAST_SECONDS * len(operations)
             for operation in operations:
-                if operation.tenant is not None:
+                # If nothing waits it would be forgotten at once.
+                if operation.tenant is not None and (self._queue or not over):
                     share = seconds * (operation.estimate + LEAST_SECONDS) / expected
                     charged = max(operation.estimate, LEAST_SECONDS)
                     self._queue.charge(operation.tenant, max(share, LEAST_SECONDS) - charged)

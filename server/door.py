@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -31,6 +31,8 @@ from rondel.server.security import Security
 from rondel.server.tenants import Tenant
 
 log = logging.getLogger("rondel.server")
+
+M = TypeVar("M", bound=Message)
 
 NOTHING_DONE: Final = (Overloaded, Draining, DeadlineExpired)
 """After these a call, or an operation of one, has taken no steps of what its tenant may."""
@@ -64,10 +66,16 @@ class Call:
     _who: Tenant
     _context: _Context
 
+    @property
+    def metered(self) -> bool:
+        """Whether the tenant's steps are counted."""
+        return self._who.steps.rate is not None
+
     @contextmanager
-    def steps(self, number: int) -> Iterator[None]:
-        """Takes so many steps (steps.py) from what the tenant may do per second; the block carries them out.
-        They are given back where nothing was done. Raises QuotaExceeded, and takes none."""
+    def steps(self, count: Callable[[M], int], request: M) -> Iterator[None]:
+        """Takes a request's steps (steps.py) from what the tenant may do per second; the block carries them
+        out. They are given back where nothing was done. Raises QuotaExceeded, and takes none."""
+        number = count(request) if self.metered else 0
         self.take(number)
         try:
             yield

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rondel.decoder.errors import DeadlineExpired, ServerInternal
 from rondel.server.account import CURRENT, Account
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What an operation will do, as far as it can be told before it begins: what its time is estimated by."""
 
     kind: str = ""

@@ -25,7 +25,7 @@ class Pending:
 
     __slots__ = (
         *("bound", "deadline", "kind", "load", "message", "operation"),
-        *("reply_bytes", "response", "size", "work"),
+        *("reply_bytes", "response", "short", "size", "work"),
         *("_cancelled", "_settled", "_told"),
     )
 
@@ -41,6 +41,8 @@ class Pending:
         """What the scheduler is to carry out; None: nothing, the result is there."""
         self.load = loads.SHORT
         """What that will cost."""
+        self.short = False
+        """Whether it may be carried out at once, if that would not take long."""
         self.operation: Operation | None = None
         """What the scheduler has for it."""
         self.bound: Bound | None = None

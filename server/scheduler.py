@@ -174,15 +174,23 @@ class Scheduler:
         load: Load = NO_LOAD,
         joint: bool = False,
         piecewise: bool = False,
+        at_once: bool = False,
     ) -> Operation:
         """Has a promise settled with what ``work`` gives for the argument, or for it and others if it is
         ``joint``: what :meth:`run_jointly` waits for. A tenant's are begun in the order of these calls. What
-        is returned is for :meth:`withdraw`. Raises Overloaded, Draining, DeadlineExpired."""
+        is returned is for :meth:`withdraw`. Raises Overloaded, Draining, DeadlineExpired.
+
+        ``at_once``: if it is short and nothing else is there it may be carried out before this returns, on
+        the loop's thread: to wake the worker, and to be woken, takes longer than a short step does.
+        """
         operation = Operation(work, argument, promise, cost, deadline, tenant, self._clock(), load)
         operation.joint, operation.piecewise = joint, piecewise
         try:
             if not self._accepting:
                 raise Draining("the server is shutting down")
+            if at_once and self._worker.at_once(operation):
+                operation.settle()
+                return operation
             removed = self._worker.admit(operation)
         except RondelError as error:
             self._observer.refused(error.reason.lower(), tenant)

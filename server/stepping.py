@@ -19,10 +19,10 @@ from rondel.server.streams import StreamRegistry
 from rondel.server.tenant_streams import TenantStreams
 from rondel.v1 import attention_pb2 as pb
 from rondel.v1.options import options_from_message
-from rondel.v1.wire import from_tensor, to_tensor
+from rondel.v1.wire import fill_tensor, from_tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """A request, the response that is to be filled, and whose it is: items name streams of that tenant."""
 
@@ -30,9 +30,8 @@ class Asked:
     request: pb.StepRequest
     response: pb.StepResponse
 
-    def entry(self, number: int, streams: TenantStreams) -> Entry:
+    def entry(self, number: int, item: pb.StepItem, streams: TenantStreams) -> Entry:
         """The stream of an item. Raises what ``TenantStreams.get_to_change`` does."""
-        item = self.request.items[number]
         if item.stream_ref:
             raise InvalidRequest(
                 f"stream_ref is for Decode calls, got {item.stream_ref} in a Step", field="stream_ref"
@@ -40,7 +39,7 @@ class Asked:
         return streams.get_to_change(item.stream.handle, item.stream.epoch)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
     """An item that has passed the rules, and the result that it will fill."""
 
@@ -83,10 +82,11 @@ class Stepping:
         """Applies the rules to all items of a request; fills the results of those that do not wait."""
         streams, layer, size = self._streams.of(asked.tenant), asked.request.layer, 0
         named: set[str] = set()
+        results = asked.response.results
         for index, item in enumerate(asked.request.items):
-            result = asked.response.results.add()
+            result = results.add()
             try:
-                entry = asked.entry(index, streams)
+                entry = asked.entry(index, item, streams)
                 size += self._begin_item(number, layer, entry, item, result, size, named, waiting)
             except Exception as error:  # noqa: BLE001 - one item's error must not be the others'
                 result.status.CopyFrom(to_status(known(error)))
@@ -192,9 +192,9 @@ def _projected(
 
 
 def _fill(result: pb.StepResult, session: DecoderSession, done: Stepped) -> None:
-    result.out.MergeFrom(to_tensor(done.out))
+    fill_tensor(result.out, done.out)
     if done.lse is not None:
-        result.lse.CopyFrom(to_tensor(done.lse))
+        fill_tensor(result.lse, done.lse)
     result.committed_length = session.length
     result.layer_length = done.layer_length
     result.duplicate = done.duplicate

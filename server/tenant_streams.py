@@ -188,8 +188,9 @@ class TenantStreams:
             StreamClosed: it was closed.
             StreamNotFound: there is none, or the epoch is another one's.
         """
-        entry = self._entries.get(self._checked(handle, epoch))
-        if entry is None:
+        entry = self._entries.get(handle)
+        if entry is None or epoch not in (0, self._registry.epoch):
+            self._checked(handle, epoch)
             if handle in self._closed:
                 raise StreamClosed(f"stream {handle} was closed", handle=handle)
             raise StreamNotFound(f"no stream {handle!r}", handle=handle)

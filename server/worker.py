@@ -41,7 +41,7 @@ class Worker:
         self._ending = False
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.at_hand: Batch | None = None
-        """What the thread is inside of. Written by it alone."""
+        """What the thread is inside of, or :meth:`at_once`."""
         self.late_starts = 0
         """Operations whose work began after their deadline and did not notice. There are none, unless
         something is wrong here."""
@@ -69,6 +69,21 @@ class Worker:
         with self._lock:
             self._dispatch.add(operation)
             self._ring()
+
+    def at_once(self, operation: Operation) -> bool:
+        """Carries out a short operation here, if nothing else waits or is at work; False: it did not.
+
+        Only for the thread that all operations come from. An idle worker stays idle until it is rung for,
+        which nobody else does: so nobody else is inside the decoder meanwhile.
+        """
+        if not self._idle:
+            return False
+        with self._lock:
+            batch = self._dispatch.alone(operation, operation.arrived)
+        if batch is None:
+            return False
+        self._carry_out(batch)
+        return True
 
     def withdraw(self, operation: Operation) -> None:
         """:meth:`Dispatch.withdraw`."""

@@ -44,6 +44,8 @@ class StreamExtent:
         self.cut: Cut | None = None
         """The last truncate, if there was one."""
         self._quota: int | None = None
+        # No ring wraps up to here.
+        self._safe = min(layout.group.sinks + layout.capacity for layout in layouts)
 
     def fork(self, max_new_tokens: int | None) -> StreamExtent:
         """The same lengths and claims, for a stream that may reach ``max_new_tokens`` beyond ``length``. Its
@@ -196,7 +198,7 @@ class StreamExtent:
                 f"the stream was forked to hold {self._quota} tokens at most, got {start} and {tokens} more",
                 limit=self._quota,
             )
-        if len(layers) < self._spec.layers:
+        if len(layers) < self._spec.layers and end > self._safe:
             for index in {self._spec.group_index(layer) for layer in layers}:
                 self._check_lead(self._layouts[index], end)
         return start

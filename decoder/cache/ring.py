@@ -23,7 +23,10 @@ class GroupRings:
         self.words: Final[NDArray[np.int64]] = self.layout.words()
         self._row_of = {layer: row for row, layer in enumerate(self.group.layers)}
         # [layers of the group, 1 + ring pages]: sink page, then ring pages; -1 = not taken
-        self._tables = np.full((len(self.group.layers), 1 + self.layout.ring_pages), -1, dtype=np.int64)
+        self._tables: Final = np.full(
+            (len(self.group.layers), 1 + self.layout.ring_pages), -1, dtype=np.int64
+        )
+        self._table_of = dict(zip(self.group.layers, self._tables, strict=True))
         self._sink_taken = False
         self._pages_taken = 0
         self._page_bytes = layout.page.page_bytes
@@ -41,8 +44,7 @@ class GroupRings:
 
     def table(self, layer: int) -> NDArray[np.int64]:
         """The page table of one layer: byte offsets [1 + ring pages], sink page first."""
-        row: NDArray[np.int64] = self._tables[self._row_of[layer]]
-        return row
+        return self._table_of[layer]
 
     @property
     def columns(self) -> int:
@@ -89,6 +91,12 @@ class GroupRings:
         fork._tables[:] = self._tables
         fork._sink_taken, fork._pages_taken = self._sink_taken, self._pages_taken
         return fork
+
+    def reaches(self, length: int) -> bool:
+        """Whether :meth:`grow` would have nothing to do."""
+        if self.layout.sink_page and length and not self._sink_taken:
+            return False
+        return self._pages_taken * PAGE_SLOTS >= min(length - self.group.sinks, self.layout.capacity)
 
     def grow(self, length: int, pages: Reservation) -> None:
         """Take the pages that a stream of ``length`` tokens needs, for all layers at once."""

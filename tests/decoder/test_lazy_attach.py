@@ -75,9 +75,11 @@ def test_a_stream_is_looked_at_when_it_is_first_used_and_no_other(path: Path, lo
     sessions = {tag: session_of(each) for tag, each in found.items()}
     assert [session.length for session in sessions.values()] == [300] * 4  # that much the records say
     assert looked == []
+    assert not any(session.looked_at for session in sessions.values())
     twin = grown(DecoderSession(SPEC, Arena(BUDGET)), 0)
     assert same(sessions[b"0"], twin)
     assert looked == [300]
+    assert sessions[b"0"].looked_at
     twin.truncate(299)
     sessions[b"0"].truncate(299)
     assert same(sessions[b"0"], twin)

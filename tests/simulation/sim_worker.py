@@ -65,6 +65,18 @@ class SimulatedWorker(Worker):
         self.monitor.admitted(self._dispatch, operation, removed)
         return removed
 
+    def at_once(self, operation: Operation) -> bool:
+        self.monitor.arrives()
+        return super().at_once(operation)
+
+    def _carry_out(self, batch: Batch) -> bool:
+        """At once; it takes no time."""
+        self.monitor.begins(self._dispatch, batch, 0.0)
+        over = super()._carry_out(batch)
+        self.monitor.worked(batch)
+        self.monitor.tally.note("carried out at once")
+        return over
+
     def withdraw(self, operation: Operation) -> None:
         super().withdraw(operation)
         if not self._dead:

@@ -58,6 +58,14 @@ def to_tensor(array: NDArray[np.floating], *, dtype: tensor_pb2.Dtype | None = N
     return tensor_pb2.Tensor(dtype=dtype, shape=array.shape, data=data)
 
 
+def fill_tensor(tensor: tensor_pb2.Tensor, array: NDArray[np.float32]) -> None:
+    """Makes an empty message that of a float32 array: what ``CopyFrom(to_tensor(array))`` does, with a copy
+    less."""
+    tensor.dtype = tensor_pb2.DTYPE_FLOAT32
+    tensor.shape.extend(array.shape)
+    tensor.data = array.astype(_FLOAT32, copy=False).tobytes()
+
+
 def from_tensor(tensor: tensor_pb2.Tensor, *, name: str) -> NDArray[np.float32]:
     """The float32 C-order array of a message; ``name`` is what errors call it.
 
@@ -68,14 +76,14 @@ def from_tensor(tensor: tensor_pb2.Tensor, *, name: str) -> NDArray[np.float32]:
         InvalidRequest: the encoding is missing, unknown, int8 or bool.
         InvalidShape: an axis is negative or too large, or shape and size do not agree.
     """
+    if tensor.dtype == tensor_pb2.DTYPE_FLOAT32:
+        return _elements(tensor, _FLOAT32, name)
     encoding = _ENCODINGS.get(tensor.dtype)
     if encoding is None:
         raise InvalidRequest(
             f"{name}: dtype must be float32, float16 or bfloat16, got {_name(tensor.dtype)}", field=name
         )
     raw = _elements(tensor, encoding, name)
-    if encoding is _FLOAT32:
-        return raw
     if encoding is _BITS16:
         raw = (raw.astype(np.uint32) << 16).view(np.float32)
     return raw.astype(np.float32, copy=False)

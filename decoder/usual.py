@@ -1,0 +1,169 @@
+"""The usual step in few calls: one token for a layer that has room for it, and its rows' answer.
+
+For a small cache the kernels take less time than the calls of Python functions around them, and nearly every
+step of a stream asks for nothing special. What is done here is what :mod:`~rondel.decoder.writer` does for
+any call, by the same parts, in the same order and to the bit; whatever would need more than that is left to
+it before anything has changed, errors of arguments included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rondel.decoder.arrays import Floats
+from rondel.decoder.cache.arena import Arena
+from rondel.decoder.cache.extent import StreamExtent
+from rondel.decoder.cache.reservation import Reservation
+from rondel.decoder.cache.ring import GroupRings
+from rondel.decoder.cache.undo import Undo
+from rondel.decoder.kernels import Kernels, Query
+from rondel.decoder.spec import MAX_MAGNITUDE, LayerGroup
+
+_FLOAT32: Final = np.dtype(np.float32)
+Shape = tuple[int, ...]
+
+
+class UsualStep:
+    """A step whose token is stored and whose answer is yet to be computed, or taken back."""
+
+    __slots__ = ("_end", "_extent", "_layer", "_marks", "lse", "out", "queries")
+
+    def __init__(self, extent: StreamExtent, layer: int, end: int) -> None:
+        self._extent = extent
+        self._layer = layer
+        self._end = end
+        self._marks = extent.marks()
+
+    queries: list[Query]
+    """What the kernels are to answer: one query."""
+    out: Floats  # [1, Hq, Dv]
+    lse: Floats  # [1, Hq]
+
+    def finish(self) -> None:
+        """The kernels have answered: the layer has the token. The last store."""
+        self._extent.advance(self._layer, self._end)
+
+    def restore(self) -> None:
+        """Take the token back. Doing it twice is harmless."""
+        self._extent.begin(self._marks[2])
+        self._extent.reset(self._marks)
+
+    def end(self) -> None:
+        """Need nothing any more to take back."""
+
+
+@dataclass(slots=True, eq=False)
+class _Layer:
+    """What of a layer stays as it is."""
+
+    rings: GroupRings
+    q: Shape
+    k: Shape
+    v: Shape
+    out: Shape
+    lse: Shape
+    scale: float
+
+
+class UsualSteps:
+    """Begins usual steps of one stream, which consists of these parts. Under its turn."""
+
+    def __init__(
+        self, extent: StreamExtent, rings: Sequence[GroupRings], pages: Reservation, arena: Arena
+    ) -> None:
+        self._extent = extent
+        self._rings = rings
+        self._pages = pages
+        self._arena = arena
+        self._layers: dict[int, _Layer] = {
+            layer: _layer(each) for each in rings if _is_plain(each.group) for layer in each.group.layers
+        }
+
+    def begin(
+        self, layer: int, q: Floats, k: Floats, v: Floats, kernels: Kernels, undos: list[Undo | UsualStep]
+    ) -> UsualStep | None:
+        """Store a token; None: this is no usual step, and nothing has changed. Without options. ``undos``
+        gets what takes it back before it is stored, for whatever may strike at any moment.
+
+        Raises:
+            SequenceGap, LengthExceeded, QuotaExceeded, ChunkTooLong, StreamSealed, ForkedProcess: as
+                ``StreamExtent.check_append`` does.
+        """
+        plan = self._layers.get(layer) if type(layer) is int else None
+        if (
+            plan is None
+            or self._pages.shares
+            or not (_fits(q, plan.q) and _fits(k, plan.k) and _fits(v, plan.v))
+            or not kernels.in_range(k.reshape(-1), MAX_MAGNITUDE)
+            or not kernels.in_range(v.reshape(-1), MAX_MAGNITUDE)
+            or not kernels.in_range(q.reshape(-1), MAX_MAGNITUDE)
+        ):
+            return None
+        extent, rings = self._extent, plan.rings
+        first = extent.check_append((layer,), 1)
+        end = first + 1
+        if rings.layout.rewritten(extent.claimed(layer), end):
+            return None
+        for each in self._rings:
+            if not each.reaches(end):
+                return None
+        extent.end()  # what a restore that was interrupted may have left
+        step, table, base = UsualStep(extent, layer, end), rings.table(layer), self._arena.base
+        out, lse = np.empty(plan.out, np.float32), np.empty(plan.lse, np.float32)
+        step.out, step.lse = out, lse
+        step.queries = [(rings.words, base, table, first, plan.scale, q, out, lse, None, None, None)]
+        undos.append(step)
+        try:
+            extent.claim(layer, end)
+            kernels.place(rings.words, base, table, first, k, v)
+        except Exception:
+            step.restore()
+            raise
+        return step
+
+    def step(
+        self, layer: int, q: Floats, k: Floats, v: Floats, kernels: Kernels
+    ) -> tuple[Floats, Floats] | None:
+        """:meth:`begin` and all the rest of it: out [1, Hq, Dv] and lse [1, Hq]. Raises what the kernels
+        raise, too, and has then changed nothing."""
+        undos: list[Undo | UsualStep] = []
+        try:
+            step = self.begin(layer, q, k, v, kernels, undos)
+            if step is None:
+                return None
+            kernels.attend(step.queries)
+            step.finish()
+        except BaseException:
+            for each in undos:
+                each.restore()
+            raise
+        return step.out, step.lse
+
+
+def _is_plain(group: LayerGroup) -> bool:
+    """Whether nothing is turned, and no row sees what comes after it."""
+    return group.causal and group.rope is None
+
+
+def _layer(rings: GroupRings) -> _Layer:
+    group = rings.group
+    return _Layer(
+        rings,
+        (1, group.query_heads, group.key_dim),
+        (1, group.kv_heads, group.key_dim),
+        (1, group.kv_heads, group.value_dim),
+        (1, group.query_heads, group.value_dim),
+        (1, group.query_heads),
+        group.score_scale,
+    )
+
+
+def _fits(x: Floats, shape: Shape) -> bool:
+    if type(x) is not np.ndarray or x.shape != shape or x.dtype != _FLOAT32:
+        return False
+    flags = x.flags
+    return bool(flags.c_contiguous and flags.aligned)
