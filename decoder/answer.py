@@ -48,14 +48,14 @@ class Question:
         rows.check(rings.group, first, held)
         return cls(layer, rings, rows, first, held, kernels, base)
 
-    def attend(self, *, return_lse: bool) -> Floats | tuple[Floats, Floats]:
+    def attend(self) -> tuple[Floats, Floats]:
         """out [N, Hq, Dv], and lse [N, Hq]."""
         rows = self.rows
         query = rows.query(self.rings, self.layer, self.base, self.first, self.held)
         if query is not None:
             self.kernels.attend([query])
         rows.finish()
-        return (rows.out, rows.lse) if return_lse else rows.out
+        return rows.out, rows.lse
 
     def explain(self) -> Explanation:
         """All stages. Raises InvalidRequest when they would be too many numbers."""

@@ -28,7 +28,7 @@ from rondel.decoder.readable import ReadableStream
 from rondel.decoder.restore import restored
 from rondel.decoder.snapshot import PreservedStream
 from rondel.decoder.spec import StreamSpec
-from rondel.decoder.usual import UsualSteps
+from rondel.decoder.usual import UsualCalls
 from rondel.decoder.writer import Writer
 
 
@@ -85,7 +85,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         arena.note(self)
         self._kernels = tier
         self._writer = Writer(spec, extent, rings, pages, arena)
-        self._usual = UsualSteps(extent, rings, pages, arena)
+        self._usual = UsualCalls(extent, rings, pages, arena)
 
     @classmethod
     def restore(
@@ -166,7 +166,10 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
             MemoryError: the kernel finds no working space.
         """
         with self._turn:
-            return self._question(layer, q, position, options).attend(return_lse=return_lse)
+            answer = None if options is not None else self._usual.attend(layer, q, position, self._kernels)
+            if answer is None:
+                answer = self._question(layer, q, position, options).attend()
+        return answer if return_lse else answer[0]
 
     def explain(
         self, layer: int, q: Floats, *, position: int | None = None, options: AttendOptions | None = None

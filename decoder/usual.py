@@ -1,9 +1,10 @@
-"""The usual step in few calls: one token for a layer that has room for it, and its rows' answer.
+"""The usual calls in few steps of Python: one token for a layer that has room for it, and rows' answers.
 
-For a small cache the kernels take less time than the calls of Python functions around them, and nearly every
-step of a stream asks for nothing special. What is done here is what :mod:`~rondel.decoder.writer` does for
-any call, by the same parts, in the same order and to the bit; whatever would need more than that is left to
-it before anything has changed, errors of arguments included.
+Around the kernels of a small cache Python takes most of the time; around those of a large one it is cold,
+since they have had the processor's caches for themselves, and is slower still. Nearly every call asks for
+nothing special. What is done here for it is what :mod:`~rondel.decoder.writer` and
+:mod:`~rondel.decoder.answer` do for any call, by the same parts, in the same order and to the bit. Whatever
+needs more than that is left to them before anything has changed, errors of arguments included.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class _Layer:
     scale: float
 
 
-class UsualSteps:
-    """Begins usual steps of one stream, which consists of these parts. Under its turn."""
+class UsualCalls:
+    """Steps and questions to one stream, which consists of these parts. Under its turn, without options."""
 
     def __init__(
         self, extent: StreamExtent, rings: Sequence[GroupRings], pages: Reservation, arena: Arena
@@ -124,6 +125,27 @@ class UsualSteps:
             step.restore()
             raise
         return step
+
+    def attend(
+        self, layer: int, q: Floats, position: int | None, kernels: Kernels
+    ) -> tuple[Floats, Floats] | None:
+        """Answer rows q [N, Hq, Dk]: out [N, Hq, Dv] and lse [N, Hq]; None: this is no usual question.
+
+        Raises:
+            SequenceGap, WindowEvicted, InvalidRequest: as ``StreamExtent.rows_at`` does.
+            ForkedProcess, MemoryError: as the kernels do.
+        """
+        plan = self._layers.get(layer) if type(layer) is int else None
+        if plan is None or not self._extent.held(layer) or type(q) is not np.ndarray or q.ndim != 3:
+            return None
+        rows = len(q)
+        if not (rows and _fits(q, (rows, *plan.q[1:])) and kernels.in_range(q.reshape(-1), MAX_MAGNITUDE)):
+            return None
+        first, rings = self._extent.rows_at(layer, position, rows), plan.rings
+        out, lse = np.empty((rows, *plan.out[1:]), np.float32), np.empty((rows, *plan.lse[1:]), np.float32)
+        where = rings.words, self._arena.base, rings.table(layer), first
+        kernels.attend([(*where, plan.scale, q, out, lse, None, None, None)])
+        return out, lse
 
     def step(
         self, layer: int, q: Floats, k: Floats, v: Floats, kernels: Kernels

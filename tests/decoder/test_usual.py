@@ -1,4 +1,4 @@
-"""Usual steps, which go a shorter way: to the byte what the general way makes of them, refusals included."""
+"""Usual calls, which go a shorter way: to the byte what the general way makes of them, refusals included."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import RondelError
 from rondel.decoder.session import DecoderSession
 from rondel.decoder.spec import StreamSpec
-from rondel.decoder.usual import UsualSteps
+from rondel.decoder.usual import UsualCalls
 
 Make = Callable[[str], Arena]
 
@@ -42,6 +42,7 @@ def life(arena: Arena, seed: int) -> list[object]:
             seen.append(str(error))
         for _ in range(int(rng.integers(0, 40))):
             step_all(rng, streams, seen)
+            ask(rng, streams, seen)
         seen += [digest(session) for session in streams.values()]
         seen.append(arena.stats())
     for session in streams.values():
@@ -75,6 +76,24 @@ def step_all(rng: np.random.Generator, streams: Streams, seen: list[object]) -> 
             seen.append(str(error))
 
 
+def ask(rng: np.random.Generator, streams: Streams, seen: list[object]) -> None:
+    """Rows anywhere in a layer, and beyond it."""
+    session = streams[str(rng.choice(list(streams)))] if streams else None
+    if session is None:
+        return
+    layer, rows = int(rng.integers(session.spec.layers)), int(rng.integers(0, 4))
+    q, _, _ = tokens(rng, session, layer, rows)
+    length = session.layer_length(layer)
+    position = None if rng.random() < 0.5 else int(rng.integers(-1, length + 2))
+    if rng.random() < 0.02:
+        q = q.astype(np.float64)  # type: ignore[assignment]
+    try:
+        out, lse = session.attend(layer, q, position=position, return_lse=True)
+        seen.append((out.tobytes(), lse.tobytes()))
+    except RondelError as error:
+        seen.append(str(error))
+
+
 def digest(session: DecoderSession) -> tuple[int, str]:
     to = BytesIO()
     session.snapshot(to)
@@ -84,20 +103,21 @@ def digest(session: DecoderSession) -> tuple[int, str]:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_life_is_the_same_by_either_way(make: Make, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = 0
-    begin = UsualSteps.begin
+    begin = UsualCalls.begin
 
-    def counted(self: UsualSteps, *arguments: object) -> object:
+    def counted(self: UsualCalls, *arguments: object) -> object:
         nonlocal usual
         step = begin(self, *arguments)  # type: ignore[arg-type]
         usual += step is not None
         return step
 
-    monkeypatch.setattr(UsualSteps, "begin", counted)
+    monkeypatch.setattr(UsualCalls, "begin", counted)
     arena = make("usual")
     seen = life(arena, seed)
     arena.close()
     assert usual > 300
-    monkeypatch.setattr(UsualSteps, "begin", lambda *_: None)
+    monkeypatch.setattr(UsualCalls, "begin", lambda *_: None)
+    monkeypatch.setattr(UsualCalls, "attend", lambda *_: None)
     arena = make("general")
     for mine, general in zip(seen, life(arena, seed), strict=True):
         assert mine == general
