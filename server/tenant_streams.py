@@ -266,7 +266,9 @@ class TenantStreams:
     def _end(self, entry: Entry, request_id: str) -> Closed:
         length, released = entry.session.length, entry.session.close()
         del self._entries[entry.handle]
-        if entry.open_id:
+        # Its name may be another's by now: a file can have two of one name, if the first was set aside when
+        # the request was repeated.
+        if self._opened.get(entry.open_id) is entry:
             del self._opened[entry.open_id]
         for name in [name for name, kept in self._prefixes.items() if kept is entry]:
             del self._prefixes[name]
