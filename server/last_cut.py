@@ -15,10 +15,15 @@ from rondel.server.entries import Attached, Truncated
 _ATTACH: Final = re.compile(rb"\0(\d*)\0(.*)", re.DOTALL)
 """The generation that was asked for and the request_id; a truncate has its request_id alone."""
 
+_TRUNCATE: Final = b"\xff"
+"""Before a truncate's request_id that could be taken for an attach. No UTF-8 begins so; where it is not
+needed it is left out, so that older software reads the note, too."""
+
 
 def note_of_truncate(request_id: str) -> bytes:
     """What goes into the file with a truncate."""
-    return request_id.encode()
+    raw = request_id.encode()
+    return _TRUNCATE + raw if raw.startswith(b"\0") else raw
 
 
 def note_of_attach(request_id: str, generation: int | None) -> bytes:
@@ -31,7 +36,7 @@ def last_truncate(session: DecoderSession) -> Truncated | None:
     cut = session.last_truncate
     if cut is None or not cut.note or _ATTACH.fullmatch(cut.note):
         return None
-    name = cut.note.decode("utf-8", "replace")
+    name = cut.note.removeprefix(_TRUNCATE).decode("utf-8", "replace")
     return Truncated(name, cut.generation - 1, cut.length, session.generation)
 
 
