@@ -104,7 +104,10 @@ class Conversation:
         finally:
             # Cancelled here, what waits for the worker is not begun.
             for pending in self._running:
+                steps = of_operation(pending.message) if self._call.metered else 0
                 self._operations.cancel(pending)
+                if pending.operation is not None and pending.operation.unbegun:
+                    self._call.owe(-steps)
             self._patience.close()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)

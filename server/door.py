@@ -74,13 +74,15 @@ class Call:
     @contextmanager
     def steps(self, count: Callable[[M], int], request: M) -> Iterator[None]:
         """Takes a request's steps (steps.py) from what the tenant may do per second; the block carries them
-        out. They are given back where nothing was done. Raises QuotaExceeded, and takes none."""
+        out. They are given back where nothing was done, also if the caller has left before it was begun.
+        Raises QuotaExceeded, and takes none."""
         number = count(request) if self.metered else 0
         self.take(number)
         try:
             yield
-        except NOTHING_DONE:
-            self._who.steps.owe(-number)
+        except (*NOTHING_DONE, asyncio.CancelledError) as error:
+            if isinstance(error, NOTHING_DONE) or isinstance(error.__cause__, NOTHING_DONE):
+                self._who.steps.owe(-number)
             raise
 
     def take(self, number: int) -> None:
@@ -96,10 +98,8 @@ class Call:
         return self._who.steps.pause()
 
     async def write(self, message: Message) -> None:
-        """Sends one message of a server-streaming call; returns when the transport has room for more.
-
-        Only the handler's own task may write, one message at a time.
-        """
+        """Sends one message of a server-streaming call; returns when the transport has room for more. Only
+        the handler's own task may write, one message at a time."""
         raw = message.SerializeToString()
         del message  # a caller who reads slowly holds the bytes once, not twice
         await self._context.write(raw)

@@ -72,12 +72,18 @@ class Operation:
     """The work was told that nobody waits for it."""
     pieces: Generator[None, None, Any] | None = None
     began: float | None = None
-    """When the worker began it; None = it never did."""
+    """When the worker began it, noted before it does; None = it never did."""
     account: Account | None = field(default_factory=CURRENT.get)
     """Of the call that it is for: it is made in the call's task."""
     result: Any = None
     error: Exception | None = None
     settled: bool = False
+
+    @property
+    def unbegun(self) -> bool:
+        """Whether it is over, and never began. From any thread."""
+        # In this order: began is noted before anything comes of it.
+        return (self.withdrawn or self.settled or self.error is not None) and self.began is None
 
     def expired(self, now: float) -> bool:
         """Whether whoever waits has been given an answer by the clock."""
@@ -156,12 +162,17 @@ class Batch:
             raise late()
         if operation.future.cancelled():
             operation.stopped = True
-            raise DeadlineExpired("the caller has left; nothing was done")
+            raise unwanted()
 
 
 def late() -> DeadlineExpired:
     """The error of an operation whose time has passed, or as good as that."""
     return DeadlineExpired("the deadline passed before the work could be done; nothing was done")
+
+
+def unwanted() -> DeadlineExpired:
+    """The error of an operation that nobody waits for."""
+    return DeadlineExpired("the caller has left; nothing was done")
 
 
 def _piece(operation: Operation) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from rondel.decoder.errors import Draining, Overloaded, RondelError
 from rondel.server.dispatch import Dispatch, equal_weights
 from rondel.server.observer import DEAF, Observer
-from rondel.server.operation import NO_LOAD, Load, Operation, Promise
+from rondel.server.operation import NO_LOAD, Load, Operation, Promise, unwanted
 from rondel.server.worker import Worker
 
 log = logging.getLogger("rondel.server")
@@ -105,7 +105,8 @@ class Scheduler:
         the next part of what was let in before: that is never refused. ``load`` is what it will do.
 
         Cancelling the caller before the work began means that it never does; afterwards it is carried out
-        whole and only the result is dropped.
+        whole and only the result is dropped. The CancelledError tells which: its cause is DeadlineExpired if
+        it never began.
 
         Raises:
             Overloaded: too much is waiting, or it would come too late; nothing was done.
@@ -254,8 +255,10 @@ class Scheduler:
         )
         try:
             return await future
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             self._worker.withdraw(operation)
+            if operation.unbegun:
+                raise error from unwanted()
             raise
 
     def _wake(self, work: Callable[..., None], *args: object) -> None:

@@ -174,15 +174,16 @@ class Worker:
             return True
         self.at_hand = batch
         began = self._clock()
+        for operation in batch.operations:
+            if operation.began is None:
+                operation.began = began
+                self._observer.waited(began - operation.arrived, operation.tenant or "")
         try:
             over = batch.carry_out()
         finally:
             self.at_hand = None
         self._observer.carried_out(len(batch.operations), self._clock() - began)
         for operation in batch.operations:
-            if operation.began is None:
-                operation.began = began
-                self._observer.waited(began - operation.arrived, operation.tenant or "")
             if operation.stopped:
                 self._observer.expired(operation.tenant or "")
             elif operation.expired(began):

@@ -83,7 +83,7 @@ async def test_it_is_over_before_the_call_returns(clock: Clock) -> None:
     begin(scheduler, work, told, deadline=clock.now + 1)
     assert told.answers == ["7"]
     assert threads == [threading.get_ident()]
-    assert seen.told == [("carried out", 1), ("waited", 0.0, "t")]
+    assert seen.told == [("waited", 0.0, "t"), ("carried out", 1)]
     assert scheduler.waiting_bytes == 0
     assert scheduler.busy_seconds == 0
     assert await scheduler.run(lambda: "the worker goes on", cost=1)

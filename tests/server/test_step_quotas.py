@@ -179,6 +179,30 @@ async def test_operations_that_were_not_begun_give_back_what_they_took(
         assert refused.reason == "SEQUENCE_GAP"
 
 
+@pytest.mark.parametrize("kind", ["append", "attend", "step", "decode"])
+async def test_who_leaves_before_the_turn_has_come_gets_the_steps_back(
+    alpha: Client, server: Server, tokens: Tokens, kind: str
+) -> None:
+    still(server)
+    limit(server, f"steps_per_second = {RATE}")
+    bucket = server.security.tenants.get("alpha").steps
+    streams = await alpha.open(), await alpha.open()
+    async with Decode(alpha) as decode:
+        await decode.open(1)
+        async with Held(server) as held:
+            if kind == "decode":
+                attend = pb.AttendRequest(q=to_tensor(tokens.q(3)))
+                await held.queued(decode.send(decode.op(1, attend=attend)), 1)
+                leave = decode.call.cancel
+            else:
+                leave = (await held.queued(KINDS[kind][1](alpha, streams, tokens), 1)).cancel
+            await refusal(alpha.attend(streams[0], 0, tokens.q(RATE)), "steps_per_second")
+            leave()
+            while server.scheduler.waiting_bytes:
+                await asyncio.sleep(0.001)
+    bucket.take(RATE)
+
+
 async def test_a_debt_is_no_reason_to_keep_a_stream(alpha: Client, server: Server, tokens: Tokens) -> None:
     still(server)
     limit(server, f"steps_per_second = {RATE}")

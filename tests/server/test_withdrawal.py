@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from held import busy
+from held import Clock, busy
 
-from rondel.decoder.errors import InvalidShape
+from rondel.decoder.errors import DeadlineExpired, InvalidShape
 from rondel.server.account import CURRENT, Account
 from rondel.server.pending import Pending
 from rondel.server.scheduler import Scheduler
@@ -70,6 +70,25 @@ async def test_who_leaves_before_hearing_of_an_error_withdraws_nothing(scheduler
     with pytest.raises(asyncio.CancelledError):
         await leaving
     assert (scheduler.waiting_bytes, scheduler.waiting_seconds) == (0, 0.0)
+
+
+async def test_who_leaves_is_told_whether_it_was_begun(scheduler: Scheduler, clock: Clock) -> None:
+    gate, begun = await busy(scheduler)
+    waiting = asyncio.create_task(scheduler.run(Large(), cost=1))
+    late = asyncio.create_task(scheduler.run(Large(), cost=1, deadline=clock.now + 1))
+    await asyncio.sleep(0)
+    for task in (begun, waiting):
+        task.cancel()
+    await asyncio.wait([begun, waiting])
+    clock.now += 2
+    scheduler.submit(Told(late.cancel), lambda _: None, None, cost=1, deadline=None, tenant="")
+    gate.leave.set()
+    causes = []
+    for task in (begun, waiting, late):
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        causes.append(type(caught.value.__cause__))
+    assert causes == [type(None), DeadlineExpired, DeadlineExpired]
 
 
 async def test_a_request_that_was_withdrawn_takes_no_memory(scheduler: Scheduler) -> None:
