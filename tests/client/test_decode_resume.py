@@ -1,31 +1,24 @@
-"""Lost connections, servers that stop, are killed and come back: clients go on where they were.
+"""Servers that stop, are killed and come back: clients go on where they were.
 
 No token is lost or doubled: what a stream answers is always what a session answers that never stopped.
 """
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pairs import SPEC, Pair
 from restarts import Comings, Token
-from transports import to
 
-from rondel.client import AsyncAttentionClient, AsyncDecodeCall, AttentionClient
 from rondel.decoder.cache.arena import Arena
 from rondel.decoder.errors import DeadlineExpired, ServerUnavailable, StaleGeneration, StreamNotFound
 from rondel.decoder.session import DecoderSession
-from rondel.decoder.spec import StreamSpec
-
-SPEC = StreamSpec.uniform(layers=3, query_heads=4, kv_heads=2, head_dim=16, window=40, sinks=4, reserve=8)
 
 
 @pytest.fixture
@@ -39,31 +32,6 @@ def comings(tmp_path: Path) -> Iterator[Comings]:
 @pytest.fixture(params=["unary", "call"])
 def over(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-class Pair:
-    """A remote stream and a session that never stops, told the same."""
-
-    def __init__(self, opener: Any, seed: int) -> None:
-        self.stream = opener.open(SPEC)
-        self._session = DecoderSession(SPEC, Arena(budget=16 << 20))
-        self._token = Token(SPEC, seed)
-
-    def begin(self, tokens: int) -> None:
-        self._drawn = self._token.draw(tokens)
-
-    def layer(self, layer: int) -> None:
-        """The next layer's part of the tokens that were begun."""
-        q, k, v = (array[layer] for array in self._drawn)
-        out = self.stream.step(layer, q, k, v)
-        assert np.array_equal(out, self._session.step(layer, q, k, v))
-
-    def tokens(self, count: int, tokens: int = 1) -> None:
-        for _ in range(count):
-            self.begin(tokens)
-            for layer in range(SPEC.layers):
-                self.layer(layer)
-        assert self.stream.length == self._session.length
 
 
 @pytest.mark.parametrize("kills", [(1,), pytest.param((0, 1, 2, 2, 0), marks=pytest.mark.slow)])
@@ -117,30 +85,6 @@ def test_a_call_waits_for_a_server_that_comes_back(connect: Callable[..., Any], 
     patient = connect(comings.address, timeout=1.0)
     with patient.decode() as call, pytest.raises(ServerUnavailable):
         call.open(SPEC)
-
-
-def test_lost_answers_are_asked_for_again(
-    connect: Callable[..., Any], proxy: Any, address: str, over: str
-) -> None:
-    """The server has carried the step out, and the connection breaks before its answer is there."""
-    client = connect(proxy.address)
-    with client.decode() as call, AttentionClient(address, **to(address)) as direct:
-        pair = Pair(call if over == "call" else client, 2)
-        pair.tokens(70)
-        for layer in (2, 0, 1):
-            pair.begin(3)
-            for before in range(layer):
-                pair.layer(before)
-            proxy.mute()
-            cutting = threading.Timer(0.2, proxy.cut)
-            cutting.start()
-            pair.layer(layer)
-            cutting.join()
-            for after in range(layer + 1, SPEC.layers):
-                pair.layer(after)
-            pair.tokens(2)
-        assert direct.info().streams == 1
-        pair.stream.close()
 
 
 @pytest.mark.slow
@@ -291,47 +235,3 @@ def test_time_is_counted_once(connect: Callable[..., Any], comings: Comings) -> 
             pair.layer(0)
         comings.start()
         pair.layer(0)
-
-
-@pytest.mark.slow
-async def test_connections_that_break_all_the_time(address: str, proxy: Any) -> None:
-    """Thirty streams of one call, which is cut several times a second."""
-    over = False
-
-    def cut() -> None:
-        rng = np.random.default_rng(8)
-        while not over:
-            time.sleep(rng.uniform(0.05, 0.25))
-            proxy.cut()
-
-    async def drive(call: AsyncDecodeCall, seed: int) -> None:
-        token, session = Token(SPEC, seed), DecoderSession(SPEC, Arena(budget=4 << 20))
-        stream = await call.open(SPEC)
-        for turn in range(60):
-            q, k, v = token.draw(1 + turn % 3)
-            for layer in range(SPEC.layers):
-                out = await stream.step(layer, q[layer], k[layer], v[layer])
-                assert np.array_equal(out, session.step(layer, q[layer], k[layer], v[layer]))
-        assert stream.length == session.length
-        while not stream.closed:
-            with suppress(
-                ServerUnavailable
-            ):  # with calls of its own it is tried six times, and then again here
-                assert (await stream.stats()).length == session.length
-                await stream.close()
-
-    async with AsyncAttentionClient(address, **to(address)) as direct:
-        before = (await direct.info()).streams
-        cutting = threading.Thread(target=cut)
-        async with (
-            AsyncAttentionClient(proxy.address, **to(proxy.address)) as client,
-            client.decode() as call,
-        ):
-            await client.info()
-            cutting.start()
-            try:
-                await asyncio.gather(*(drive(call, seed) for seed in range(30)))
-            finally:
-                over = True
-                cutting.join()
-        assert (await direct.info()).streams == before
