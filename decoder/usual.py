@@ -68,6 +68,8 @@ class _Layer:
     out: Shape
     lse: Shape
     scale: float
+    endless: bool
+    """Nothing is ever evicted."""
 
 
 class UsualCalls:
@@ -136,12 +138,15 @@ class UsualCalls:
             ForkedProcess, MemoryError: as the kernels do.
         """
         plan = self._layers.get(layer) if type(layer) is int else None
-        if plan is None or not self._extent.held(layer) or type(q) is not np.ndarray or q.ndim != 3:
+        if plan is None or type(q) is not np.ndarray or q.ndim != 3:
             return None
-        rows = len(q)
-        if not (rows and _fits(q, (rows, *plan.q[1:])) and kernels.in_range(q.reshape(-1), MAX_MAGNITUDE)):
+        rows, held = len(q), self._extent.held(layer)
+        fits = rows and held and _fits(q, (rows, *plan.q[1:]))
+        if not (fits and kernels.in_range(q.reshape(-1), MAX_MAGNITUDE)):
             return None
-        first, rings = self._extent.rows_at(layer, position, rows), plan.rings
+        # The first is the second where nothing can be wrong with it.
+        at_end = position is None and plan.endless and rows <= held
+        first, rings = held - rows if at_end else self._extent.rows_at(layer, position, rows), plan.rings
         out, lse = np.empty((rows, *plan.out[1:]), np.float32), np.empty((rows, *plan.lse[1:]), np.float32)
         where = rings.words, self._arena.base, rings.table(layer), first
         kernels.attend([(*where, plan.scale, q, out, lse, None, None, None)])
@@ -181,6 +186,7 @@ def _layer(rings: GroupRings) -> _Layer:
         (1, group.query_heads, group.value_dim),
         (1, group.query_heads),
         group.score_scale,
+        group.window is None,
     )
 
 
