@@ -73,10 +73,10 @@ class Server:
             lease_seconds=config.idle_lease_seconds,
             tenants=self.security.tenants,
         )
-        self.scheduler = self._new_worker("attention")
+        self._generator = self._new_worker("generation")
+        self.scheduler = self._new_worker("attention", beside=self._generator)
         self.addresses: tuple[str, ...] = ()
         """Where it listens, as gRPC targets: TCP first, with the actual port."""
-        self._generator = self._new_worker("generation")
         self._door = Door(self.security, self.observatory.insight)
         self._models = Models(config.model)
         self._projections = ProjectionSets(config.projections)
@@ -207,7 +207,7 @@ class Server:
         if self.addresses:
             log.info("stopped")
 
-    def _new_worker(self, name: str) -> Scheduler:
+    def _new_worker(self, name: str, beside: Scheduler | None = None) -> Scheduler:
         # How much waits for the other one is bounded by the number of generations, each of which takes turns.
         most = self.config.max_queue_seconds if name == "attention" else 0.0
         return Scheduler(
@@ -216,6 +216,7 @@ class Server:
             queue_seconds=most or math.inf,
             stuck_seconds=self.config.stuck_seconds or math.inf,
             observer=self.observatory.observer(name),
+            beside=beside,
         )
 
     def _take_back(self) -> warm.Verification:

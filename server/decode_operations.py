@@ -167,7 +167,8 @@ class Operations:
             return None if stream is None else self._streams.look_up(tenant, stream.handle)
 
         pending.load = loads.of_step(request, look_up)
-        if len(bound) == 1:
+        # What a projection takes is in no estimate.
+        if len(bound) == 1 and not request.items[0].HasField("embeddings"):
             session = look_up(0)
             pending.short = session is not None and session.looked_at
 

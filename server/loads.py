@@ -48,13 +48,13 @@ def of_attend(request: pb.AttendRequest, session: DecoderSession | None) -> Load
 
 def of_append(request: pb.AppendTokenRequest) -> Load:
     """Of an AppendToken request."""
-    return Load("append", rows_of(request.k), request.k.ByteSize() + request.v.ByteSize())
+    return Load("append", rows_of(request.k), len(request.k.data) + len(request.v.data))
 
 
 def rows_of(tensor: tensor_pb2.Tensor) -> int:
     """The size of a message's first axis, as far as it can be true."""
     shape = tensor.shape
-    return min(max(shape[0], 0), tensor.ByteSize()) if shape else 0  # its data would be a copy
+    return min(max(shape[0], 0), len(tensor.data)) if shape else 0  # one copy; ByteSize() makes two
 
 
 def row_products(group: LayerGroup, keys: int) -> int:

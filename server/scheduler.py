@@ -36,7 +36,9 @@ class Scheduler:
 
     ``queue_bytes`` bounds the requests that wait, ``queue_seconds`` the time for which one waits before it
     begins; while the worker is inside one piece of work for longer than ``stuck_seconds`` nothing is let in.
-    ``clock`` is what deadlines are measured by, ``weight`` a tenant's share of the time beside others'.
+    ``clock`` is what deadlines are measured by, ``weight`` a tenant's share of the time beside others'. While
+    ``beside`` has something at work nothing is carried out on the loop's thread: there it would wait for the
+    threads that kernels share.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Scheduler:
         observer: Observer = DEAF,
         weight: Callable[[str], float] = equal_weights,
         worker: type[Worker] = Worker,
+        beside: Scheduler | None = None,
     ) -> None:
         self._observer = observer
+        self._beside = beside
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._accepting = True
@@ -189,7 +193,7 @@ class Scheduler:
         try:
             if not self._accepting:
                 raise Draining("the server is shutting down")
-            if at_once and self._worker.at_once(operation):
+            if at_once and self._is_quiet() and self._worker.at_once(operation):
                 operation.settle()
                 return operation
             removed = self._worker.admit(operation)
@@ -260,6 +264,9 @@ class Scheduler:
             if operation.unbegun:
                 raise error from unwanted()
             raise
+
+    def _is_quiet(self) -> bool:
+        return self._beside is None or self._beside._worker.at_hand is None
 
     def _wake(self, work: Callable[..., None], *args: object) -> None:
         # A worker that was left behind can outlive the loop.

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from held import Clock, Held, busy
 from rawclient import Client, Tokens
@@ -20,6 +21,8 @@ from rondel.server.observer import Observer
 from rondel.server.operation import Load, Operation
 from rondel.server.pending import Pending
 from rondel.server.scheduler import Scheduler
+from rondel.v1 import attention_pb2 as pb
+from rondel.v1.wire import to_tensor
 
 Joint = Callable[[list[int]], list[str]]
 
@@ -138,6 +141,32 @@ async def test_what_is_long_is_for_the_worker(scheduler: Scheduler) -> None:
     assert threads != [threading.get_ident()]
 
 
+async def test_what_others_compute_beside_it_is_not_waited_for(clock: Clock) -> None:
+    """Kernels share their threads: on the loop it would wait for those of the other worker."""
+    other = Scheduler("other", queue_bytes=1000, clock=clock)
+    scheduler = Scheduler("test", queue_bytes=1000, clock=clock, beside=other)
+    await rest(scheduler)
+    threads: list[int] = []
+
+    def work(arguments: list[int]) -> list[str]:
+        threads.append(threading.get_ident())
+        return ["done"]
+
+    gate, task = await busy(other)
+    first, second = Told(), Told()
+    begin(scheduler, work, first)
+    assert first.answers == []
+    gate.leave.set()
+    await task
+    await rest(other)
+    await rest(scheduler)
+    begin(scheduler, work, second)
+    assert first.answers == second.answers == ["done"]
+    assert [each == threading.get_ident() for each in threads] == [False, True]
+    await other.stop()
+    await scheduler.stop()
+
+
 async def test_what_is_refused_is_refused_all_the_same(clock: Clock) -> None:
     scheduler = Scheduler("test", queue_bytes=1000, clock=clock)
     await rest(scheduler)
@@ -155,8 +184,8 @@ async def test_what_is_refused_is_refused_all_the_same(clock: Clock) -> None:
     assert not ran
 
 
-async def test_a_lone_step_of_a_decode_call(client: Client, server: Server, tokens: Tokens) -> None:
-    """On the loop when nothing else is there, else by the worker; the answers are the same."""
+def steps_on_loop(server: Server) -> list[bool]:
+    """For each step from now on, whether it is carried out on the loop's thread."""
     on_loop: list[bool] = []
     stepping = server.scheduler._worker.work
 
@@ -166,6 +195,12 @@ async def test_a_lone_step_of_a_decode_call(client: Client, server: Server, toke
         return stepping(batch)
 
     server.scheduler._worker.work = work  # type: ignore[method-assign]
+    return on_loop
+
+
+async def test_a_lone_step_of_a_decode_call(client: Client, server: Server, tokens: Tokens) -> None:
+    """On the loop when nothing else is there, else by a worker; the answers are the same."""
+    on_loop = steps_on_loop(server)
     async with Decode(client) as decode:
         await decode.open(1)
 
@@ -184,7 +219,22 @@ async def test_a_lone_step_of_a_decode_call(client: Client, server: Server, toke
                 await asyncio.sleep(0.001)
             assert not waiting.done()
         await waiting
-        assert on_loop == [False]
+        gate, task = await busy(server._generator)
+        await step(21)
+        gate.leave.set()
+        await task
+        assert on_loop == [False, False]
+
+
+async def test_embeddings_are_for_the_worker(client: Client, server: Server) -> None:
+    """No estimate knows how large a projection is."""
+    async with Decode(client) as decode:
+        await decode.open(1)
+        on_loop = steps_on_loop(server)
+        for _ in range(5):
+            await rest(server.scheduler)
+            await decode.step(0, pb.StepItem(stream_ref=1, embeddings=to_tensor(np.ones((1, 8), np.float32))))
+    assert on_loop == [False] * 5
 
 
 async def test_nothing_of_it_stays(client: Client, tokens: Tokens) -> None:

@@ -16,9 +16,11 @@ from rawclient import SPEC, Client, Failure, Tokens, item
 from rawdecode import Decode, failed, part, tokens_of
 from tenancy import TOKENS, bringing, checked, hint, limit, refusal, still, with_tenants
 
+from rondel.server import steps
 from rondel.server.app import Server
 from rondel.server.config import ServerConfig
 from rondel.v1 import attention_pb2 as pb
+from rondel.v1 import tensor_pb2
 from rondel.v1.wire import to_tensor
 
 Connect = Callable[[str], Client]
@@ -248,3 +250,10 @@ async def test_one_tenant_takes_no_more_than_its_rate_whatever_it_tries(
     await asyncio.gather(*callers)
     passed = time.monotonic() - began
     assert 100 <= taken <= 100 * (passed + 1) + 5
+
+
+def test_a_shape_counts_as_far_as_its_bytes_go() -> None:
+    for shape in ([1 << 40], [1 << 40, 1 << 40], [3, 1 << 40]):
+        empty = tensor_pb2.Tensor(shape=shape)
+        assert steps.of_attend(pb.AttendRequest(q=empty)) == 1
+        assert steps.of_append(pb.AppendTokenRequest(k=empty)) == 1
