@@ -183,10 +183,8 @@ class Scheduler:
     ) -> Operation:
         """Has a promise settled with what ``work`` gives for the argument, or for it and others if it is
         ``joint``: what :meth:`run_jointly` waits for. A tenant's are begun in the order of these calls. What
-        is returned is for :meth:`withdraw`. Raises Overloaded, Draining, DeadlineExpired.
-
-        ``at_once``: if it is short and nothing else is there it may be carried out before this returns, on
-        the loop's thread: to wake the worker, and to be woken, takes longer than a short step does.
+        is returned is for :meth:`withdraw`. Raises Overloaded, Draining, DeadlineExpired. ``at_once``: if it
+        is short and nothing else is there it is carried out here, which takes less than to wake the worker.
         """
         operation = Operation(work, argument, promise, cost, deadline, tenant, self._clock(), load)
         operation.joint, operation.piecewise = joint, piecewise
