@@ -85,7 +85,7 @@ class DecoderSession(KeptStream, PreservedStream, ReadableStream):
         arena.note(self)
         self._kernels = tier
         self._writer = Writer(spec, extent, rings, pages, arena)
-        self._usual = UsualCalls(extent, rings, pages, arena)
+        self._usual = UsualCalls(spec, extent, rings, pages, arena)
 
     @classmethod
     def restore(

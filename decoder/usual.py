@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from rondel.decoder.cache.reservation import Reservation
 from rondel.decoder.cache.ring import GroupRings
 from rondel.decoder.cache.undo import Undo
 from rondel.decoder.kernels import Kernels, Query
-from rondel.decoder.spec import MAX_MAGNITUDE, LayerGroup
+from rondel.decoder.spec import MAX_MAGNITUDE, LayerGroup, StreamSpec
 
 _FLOAT32: Final = np.dtype(np.float32)
 Shape = tuple[int, ...]
@@ -57,11 +58,10 @@ class UsualStep:
         """Need nothing any more to take back."""
 
 
-@dataclass(slots=True, eq=False)
-class _Layer:
-    """What of a layer stays as it is."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What stays as it is in the layers of a group: shapes of one token's arrays, and more."""
 
-    rings: GroupRings
     q: Shape
     k: Shape
     v: Shape
@@ -75,16 +75,23 @@ class _Layer:
 class UsualCalls:
     """Steps and questions to one stream, which consists of these parts. Under its turn, without options."""
 
+    __slots__ = ("_arena", "_extent", "_pages", "_plans", "_rings", "_spec")
+
     def __init__(
-        self, extent: StreamExtent, rings: Sequence[GroupRings], pages: Reservation, arena: Arena
+        self,
+        spec: StreamSpec,
+        extent: StreamExtent,
+        rings: Sequence[GroupRings],
+        pages: Reservation,
+        arena: Arena,
     ) -> None:
+        self._spec = spec
         self._extent = extent
         self._rings = rings
         self._pages = pages
         self._arena = arena
-        self._layers: dict[int, _Layer] = {
-            layer: _layer(each) for each in rings if _is_plain(each.group) for layer in each.group.layers
-        }
+        # None = nothing about such layers is usual. Shared by all streams of a kind: these may be very many.
+        self._plans = tuple([_plan(each.group) if _is_plain(each.group) else None for each in rings])
 
     def begin(
         self, layer: int, q: Floats, k: Floats, v: Floats, kernels: Kernels, undos: list[Undo | UsualStep]
@@ -93,10 +100,12 @@ class UsualCalls:
         gets what takes it back before it is stored, for whatever may strike at any moment.
 
         Raises:
+            InvalidLayer: there is none such.
             SequenceGap, LengthExceeded, QuotaExceeded, ChunkTooLong, StreamSealed, ForkedProcess: as
                 ``StreamExtent.check_append`` does.
         """
-        plan = self._layers.get(layer) if type(layer) is int else None
+        group = self._spec.group_index(layer)
+        plan = self._plans[group]
         if (
             plan is None
             or self._pages.shares
@@ -106,7 +115,7 @@ class UsualCalls:
             or not kernels.in_range(q.reshape(-1), MAX_MAGNITUDE)
         ):
             return None
-        extent, rings = self._extent, plan.rings
+        extent, rings = self._extent, self._rings[group]
         first = extent.check_append((layer,), 1)
         end = first + 1
         if rings.layout.rewritten(extent.claimed(layer), end):
@@ -134,10 +143,12 @@ class UsualCalls:
         """Answer rows q [N, Hq, Dk]: out [N, Hq, Dv] and lse [N, Hq]; None: this is no usual question.
 
         Raises:
+            InvalidLayer: there is none such.
             SequenceGap, WindowEvicted, InvalidRequest: as ``StreamExtent.rows_at`` does.
             ForkedProcess, MemoryError: as the kernels do.
         """
-        plan = self._layers.get(layer) if type(layer) is int else None
+        group = self._spec.group_index(layer)
+        plan = self._plans[group]
         if plan is None or type(q) is not np.ndarray or q.ndim != 3:
             return None
         rows, held = len(q), self._extent.held(layer)
@@ -146,8 +157,9 @@ class UsualCalls:
             return None
         # The first is the second where nothing can be wrong with it.
         at_end = position is None and plan.endless and rows <= held
-        first, rings = held - rows if at_end else self._extent.rows_at(layer, position, rows), plan.rings
+        first = held - rows if at_end else self._extent.rows_at(layer, position, rows)
         out, lse = np.empty((rows, *plan.out[1:]), np.float32), np.empty((rows, *plan.lse[1:]), np.float32)
+        rings = self._rings[group]
         where = rings.words, self._arena.base, rings.table(layer), first
         kernels.attend([(*where, plan.scale, q, out, lse, None, None, None)])
         return out, lse
@@ -176,10 +188,9 @@ def _is_plain(group: LayerGroup) -> bool:
     return group.causal and group.rope is None
 
 
-def _layer(rings: GroupRings) -> _Layer:
-    group = rings.group
-    return _Layer(
-        rings,
+@lru_cache(maxsize=256)
+def _plan(group: LayerGroup) -> _Plan:
+    return _Plan(
         (1, group.query_heads, group.key_dim),
         (1, group.kv_heads, group.key_dim),
         (1, group.kv_heads, group.value_dim),

@@ -26,7 +26,6 @@ class GroupRings:
         self._tables: Final = np.full(
             (len(self.group.layers), 1 + self.layout.ring_pages), -1, dtype=np.int64
         )
-        self._table_of = dict(zip(self.group.layers, self._tables, strict=True))
         self._sink_taken = False
         self._pages_taken = 0
         self._page_bytes = layout.page.page_bytes
@@ -44,7 +43,8 @@ class GroupRings:
 
     def table(self, layer: int) -> NDArray[np.int64]:
         """The page table of one layer: byte offsets [1 + ring pages], sink page first."""
-        return self._table_of[layer]
+        row: NDArray[np.int64] = self._tables[self._row_of[layer]]
+        return row
 
     @property
     def columns(self) -> int:
