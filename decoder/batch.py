@@ -16,7 +16,7 @@ from rondel.decoder.turn import Turn
 from rondel.decoder.usual import UsualStep
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # not frozen, nor its result: to make frozen ones takes a twentieth of a small step
 class Step:
     """What :meth:`DecoderSession.step` takes: q [n, Hq, Dk], k [n, Hkv, Dk], v [n, Hkv, Dv], float32."""
 
@@ -37,7 +37,7 @@ class StepResult:
 
 
 @dataclass(slots=True)
-class _Step:
+class _GeneralStep:
     """A step that is no usual one: its tokens are stored and its queries wait."""
 
     session: DecoderSession
@@ -62,7 +62,7 @@ class _Step:
         self.undo.restore()
 
 
-_Begun = UsualStep | _Step
+_Begun = UsualStep | _GeneralStep
 
 
 def run_steps(steps: Sequence[Step]) -> list[StepResult | Exception]:
@@ -117,7 +117,6 @@ def _begin(step: Step, turns: list[Turn], undos: list[Undo | UsualStep]) -> _Beg
     if step.options is None:
         usual = session._usual.begin(step.layer, step.q, step.k, step.v, kernels, undos)
         if usual is not None:
-            undos.append(usual)
             return usual
     writer, rings = session._writer, session._ring(step.layer)
     call = LayerCall.of_step(step.layer, rings, step.q, step.k, step.v, step.options, kernels)
@@ -132,7 +131,7 @@ def _begin(step: Step, turns: list[Turn], undos: list[Undo | UsualStep]) -> _Beg
             return StepResult(rows.out, rows.lse)
         part = slice(0, len(call.k))
         first = writer.place(call, part, kernels)
-        return _Step(session, call, undo, first, call.queries(session._arena.base, first, part))
+        return _GeneralStep(session, call, undo, first, call.queries(session._arena.base, first, part))
     except Exception:
         undo.restore()
         raise

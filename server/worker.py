@@ -121,6 +121,7 @@ class Worker:
         try:
             while (first := self._next(wait=True)) is not None:
                 self._some(first)
+                del first  # what a batch was asked must not stay for as long as nothing comes
         finally:
             self._ended()
 
